@@ -37,7 +37,8 @@ pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 pub(crate) use self::values::Metric;
 use self::values::{count, group, workers};
 pub(crate) use self::verbs::{
-    CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, TopArgs, UiArgs, WaitArgs,
+    CompletionsArgs, EnvArgs, JobArgs, ListArgs, LogsArgs, NameArg, NamesArg, PushArgs, RerunArgs, ScaleArgs, TopArgs,
+    UiArgs, WaitArgs,
 };
 use crate::ending::error::Error;
 
@@ -190,15 +191,19 @@ pub(crate) enum Format {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// List all jobs
-    #[command(after_help = "Examples:\n  client list\n  client list -o json | jq '.jobs[].name'")]
-    List(FormatArgs),
+    /// List all jobs, or those that the filters choose
+    #[command(after_help = "Examples:\n  client list\n  client list digits --state failed,cancelled --since 2d\n  \
+                            client list -o json | jq '.jobs[].name'")]
+    List(ListArgs),
     /// Show one job and its replicas
     #[command(after_help = "Examples:\n  client status digits\n  client status digits -o json | jq .state")]
     Status(JobArgs),
     /// Explain why a job failed or was restarted: which replica failed first, how, and what followed
     #[command(after_help = "Example:\n  client why digits")]
     Why(JobArgs),
+    /// Show when each start of a job reached each step, why it began and ended, and how the job's time was spent
+    #[command(after_help = "Examples:\n  client timeline digits\n  client timeline digits -o json | jq .spent")]
+    Timeline(JobArgs),
     /// Show all jobs in a browser, live: a page for the user who runs this command, on this machine only
     #[command(after_help = "Examples:\n  client ui\n  client ui --no-open --port 8080 --master kube")]
     Ui(UiArgs),
@@ -225,6 +230,9 @@ pub(crate) enum Verb {
     /// Wait until jobs have ended; the exit status reflects the worst result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
+    /// Submit the job of an earlier run again, also a job of the history, and follow it
+    #[command(after_help = "Examples:\n  client rerun digits\n  client rerun digits --task digits-2 -- --epochs 9")]
+    Rerun(RerunArgs),
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
     Scale(ScaleArgs),

@@ -186,6 +186,11 @@ impl Tracked {
         if is_known { PodLoss::Pod } else { PodLoss::None }
     }
 
+    /// Whether the replica's pod is requested and not listed yet.
+    pub fn is_requested(&self) -> bool {
+        self.requested_at.is_some()
+    }
+
     /// Whether a requested pod may still appear. A pod for which a quota has no room does not.
     pub fn may_appear(&self) -> bool {
         self.requested_at.is_some() && self.seen.wait.is_none()

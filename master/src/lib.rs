@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
+use history::History;
 use image_program::Registries;
 use job::key::JobKey;
 use launchers::tfjob::Place;
@@ -79,14 +80,14 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     // Raise the limit first: later code reads it.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, cluster, place, agent_key, boot_id, logs, code } = tokio::select! {
+    let World { store, backend, cluster, place, agent_key, boot_id, logs, code, history } = tokio::select! {
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
     let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
     let code = Arc::new(CodeStore::open(&code).context("open the store of code")?);
-    let (agents, tally) = (AgentClient::new(), Tally::default());
-    let context = Context { store, backend: Arc::clone(&backend), agents, agent_key, boot_id, code, tally };
+    let (history, agents, tally) = (History::at(history), AgentClient::new(), Tally::default());
+    let context = Context { store, backend: Arc::clone(&backend), agents, agent_key, boot_id, code, tally, history };
     let archive = Archive::new(logs, config.log_budget);
     let jobs = Jobs::new(Arc::new(change(context)), archive, config.keep_finished);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
@@ -161,6 +162,8 @@ struct World {
     logs: PathBuf,
     /// The folder for code that jobs bring. Each store has its own folder, for the same reason.
     code: PathBuf,
+    /// The folder for the files of jobs that have ended. The jobs of each store have their own folder.
+    history: PathBuf,
 }
 
 impl World {
@@ -180,8 +183,8 @@ impl World {
         state: &StateDir,
     ) -> anyhow::Result<Self> {
         let (boot_id, store) = (boot_id(&store).await?, Arc::new(store));
-        let (logs, code) = (state.logs(), state.code());
-        Ok(Self { store, backend, cluster: None, place: Place::Processes, agent_key, boot_id, logs, code })
+        let (logs, code, history) = (state.logs(), state.code(), state.history());
+        Ok(Self { store, backend, cluster: None, place: Place::Processes, agent_key, boot_id, logs, code, history })
     }
 }
 
@@ -245,6 +248,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
         agent_key,
         logs: state.logs().join(cluster.folder()),
         code: state.code().join(cluster.folder()),
+        history: state.history().join(cluster.folder()),
         cluster: Some(cluster),
     })
 }

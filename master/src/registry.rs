@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use history::History;
 use job::key::JobKey;
 use protocol::code::CodeId;
-use protocol::ids::JobName;
+use protocol::ids::{JobName, UnixMillis};
 use protocol::stacks::ReplicaStacks;
-use protocol::view::{JobState, JobSummary, JobView};
+use protocol::view::{JobList, JobState, JobView};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -32,9 +33,10 @@ pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;
 use crate::agents::client::STACKS_TIMEOUT;
-use crate::driver::{self, Channels, Context, STACKS_LIMIT, StacksRequest, Staging, Stop, Tenure};
-use crate::logs::series::SeriesOfJob;
-use crate::logs::{Archive, JobLogs};
+use crate::driver::{
+    self, Channels, Context, Kept, ListSeq, STACKS_LIMIT, StacksRequest, Staging, Stop, Tenure, ViewSender,
+};
+use crate::logs::Archive;
 use crate::mutex::Mutex;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
 use crate::tally::Tally;
@@ -51,10 +53,8 @@ const BROKEN_DOUBLINGS_MAX: u32 = 9;
 pub struct JobHandle {
     /// The current view of the job, with a notification of each change.
     pub view: watch::Receiver<JobView>,
-    /// The job's output.
-    pub logs: Arc<JobLogs>,
-    /// What the job's scripts have reported to this master.
-    pub series: Arc<SeriesOfJob>,
+    /// What this master keeps of the job.
+    pub kept: Kept,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
     surplus: Arc<Notify>,
@@ -106,11 +106,14 @@ pub struct Jobs {
     replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
     /// Which gangs may create pods now.
     turns: Turns,
+    /// The number of the present list of all jobs.
+    list: ListSeq,
 }
 
 impl Jobs {
     /// An empty registry that keeps the jobs' output in `archive`, and at most `kept_finished` finished jobs.
     pub fn new(context: Arc<Context>, archive: Archive, kept_finished: usize) -> Arc<Self> {
+        let list = ListSeq::from_millis(context.store.now().0);
         Arc::new(Self {
             context,
             archive: Arc::new(archive),
@@ -123,6 +126,7 @@ impl Jobs {
             on_disk: Mutex::default(),
             replaced: Mutex::default(),
             turns: Turns::default(),
+            list,
         })
     }
 
@@ -169,7 +173,7 @@ impl Jobs {
             }
         };
         let shown = before.view.borrow().clone();
-        let (handle, channels) = self.connect(&stored, shown, (before.logs, before.series));
+        let (handle, channels) = self.connect(&stored, shown, before.kept);
         self.handles.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
         self.drive(stored, (tenure, pause), channels, drivers);
     }
@@ -202,9 +206,10 @@ impl Jobs {
                 Some(_) | None => {
                     let record = &stored.record;
                     let logs = self.archive.job(&record.uid, &record.replicas());
-                    let kept = (logs, Arc::default());
+                    let kept = Kept { logs, series: Arc::default(), timeline: Arc::default() };
                     let (handle, channels) = self.connect(&stored, driver::initial_view(record), kept);
                     self.handles.lock().insert(stored.name().clone(), handle);
+                    self.list.advance();
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
                 }
@@ -215,10 +220,12 @@ impl Jobs {
                 }
             }
             StoreEvent::Deleted(name) => {
-                if let Some(handle) = self.handles.lock().remove(&name) {
+                let removed = self.handles.lock().remove(&name);
+                if let Some(handle) = removed {
+                    self.list.advance();
                     handle.record.send_replace(None);
                     // If another master deleted the record, that master removed only its own copy of the output.
-                    self.removals.spawn(remove_output(name.clone(), handle.logs));
+                    self.removals.spawn(remove_output(name.clone(), handle.kept.logs));
                     debug!(job = %name, "record deleted");
                 }
             }
@@ -240,13 +247,8 @@ impl Jobs {
         self.arrivals.send_replace(());
     }
 
-    fn connect(
-        &self,
-        stored: &Stored,
-        shown: JobView,
-        (logs, series): (Arc<JobLogs>, Arc<SeriesOfJob>),
-    ) -> (JobHandle, Channels) {
-        let (view_sender, view) = watch::channel(shown);
+    fn connect(&self, stored: &Stored, shown: JobView, kept: Kept) -> (JobHandle, Channels) {
+        let (view_sender, view) = ViewSender::new(shown, self.list.clone());
         let (record, newest) = watch::channel(Some(stored.clone()));
         let (damaged, surplus) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (stagings, requested) = mpsc::channel(1);
@@ -258,11 +260,20 @@ impl Jobs {
             stagings: requested,
             stacks: asked,
             view: view_sender,
-            logs: Arc::clone(&logs),
-            series: Arc::clone(&series),
+            kept: kept.clone(),
             seat: self.turns.seat(&stored.record.uid),
         };
-        (JobHandle { view, logs, series, record, damaged, surplus, stagings, stacks, broken: 0 }, channels)
+        (JobHandle { view, kept, record, damaged, surplus, stagings, stacks, broken: 0 }, channels)
+    }
+
+    /// The files of jobs that have ended.
+    pub fn history(&self) -> History {
+        self.context.history.clone()
+    }
+
+    /// The present time, by the store's clock.
+    pub fn now(&self) -> UnixMillis {
+        self.context.store.now()
     }
 
     /// Finds a job by its name.
@@ -291,9 +302,17 @@ impl Jobs {
         self.handles.lock().values().filter_map(of).collect()
     }
 
-    /// The summaries of all jobs, in the order of their names.
-    pub fn summaries(&self) -> Vec<JobSummary> {
-        self.views().iter().map(|view| view.borrow().summary()).collect()
+    /// All jobs, in the order of their names, and the number of the list.
+    pub fn job_list(&self) -> JobList {
+        // A change after this line leads to another number, and a caller that waits for it asks again.
+        let seq = *self.list.subscribe().borrow();
+        let jobs = self.views().iter().map(|view| view.borrow().summary()).collect();
+        JobList { seq, jobs }
+    }
+
+    /// The number of the list of all jobs, with a notification of each change.
+    pub fn list_seq(&self) -> watch::Receiver<u64> {
+        self.list.subscribe()
     }
 
     /// The views of all jobs. The caller reads them after the registry's lock is free again, because long views would

@@ -2,6 +2,7 @@
 //!
 //! No I/O, no async, no clock. Sender and reader share one definition of each message.
 
+mod accounting;
 pub mod aged_output;
 pub mod agent;
 mod as_text;
@@ -15,6 +16,7 @@ pub mod env;
 pub mod error;
 pub mod failure;
 pub mod group;
+pub mod history;
 pub mod ids;
 pub mod image;
 pub mod job;
@@ -36,12 +38,14 @@ mod spec_batches;
 mod spec_checks;
 mod spec_error;
 mod spec_replicas;
+pub mod spent;
 pub mod stacks;
 pub mod starts;
 mod strategy;
 pub mod text;
 pub mod tf_config;
 pub mod tfjob;
+pub mod timeline;
 pub mod usage;
 pub mod view;
 pub mod warm;

@@ -63,6 +63,12 @@ pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
 pub const JOB_SERIES: &str = "/v1/jobs/{name}/series";
 /// Master: where the scripts of a job are now; see [`crate::stacks::JobStacks`].
 pub const JOB_STACKS: &str = "/v1/jobs/{name}/stacks";
+/// Master: when a job reached each step, and why it started; see [`crate::timeline::Timeline`].
+pub const JOB_TIMELINE: &str = "/v1/jobs/{name}/timeline";
+/// Master: the jobs that have ended, also those whose records are deleted; see [`crate::history::PastJobs`].
+pub const HISTORY: &str = "/v1/history";
+/// Master: one job that has ended; see [`crate::history::PastJob`].
+pub const PAST_JOB: &str = "/v1/history/{uid}";
 /// Master: receives the [`crate::code::Manifest`] of a job's code. Answers with [`crate::code::MissingBlobs`].
 pub const CODE: &str = "/v1/code/{id}";
 /// Master: receives blobs of a job's code as a stream, see [`crate::code::BlobReader`]. Answers with

@@ -52,6 +52,21 @@ pub enum ChangeCause {
     TakenOver,
 }
 
+impl ChangeCause {
+    /// The name of the cause, as in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Joined { .. } => "joined",
+            Self::Shrunk => "shrunk",
+            Self::Left { .. } => "left",
+            Self::Resumed => "resumed",
+            Self::Pushed => "pushed",
+            Self::TakenOver => "taken_over",
+        }
+    }
+}
+
 /// Maximum number of [`GangChange`]s in a job's view. The newest are kept.
 pub const CHANGES_MAX: usize = 16;
 
@@ -59,27 +74,36 @@ impl fmt::Display for GangChange {
     /// A sentence without a full stop, such as `worker-3 was lost: node drained: going on with 3 workers (start 1.4)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { generation, at: _, workers, cause, lost_steps } = self;
-        match cause {
-            ChangeCause::First => {
-                return write!(f, "started with {} (start {generation})", counted(*workers));
-            }
-            ChangeCause::Joined { replicas } => {
-                let names: Vec<String> = replicas.iter().map(ReplicaId::to_string).collect();
-                write!(f, "{} joined", names.join(", "))?;
-            }
-            ChangeCause::Shrunk => f.write_str("fewer workers are wanted")?,
-            ChangeCause::Left { failure } => write!(f, "{failure}")?,
-            ChangeCause::Pushed => f.write_str("new code")?,
-            ChangeCause::Resumed => f.write_str("resumed")?,
-            ChangeCause::TakenOver => f.write_str("another master took over")?,
+        if *cause == ChangeCause::First {
+            return write!(f, "started with {} (start {generation})", counted_workers(*workers));
         }
+        write!(f, "{cause}")?;
         if let Some(lost) = lost_steps {
             write!(f, "; {lost}")?;
         }
-        write!(f, ": going on with {} (start {generation})", counted(*workers))
+        write!(f, ": going on with {} (start {generation})", counted_workers(*workers))
     }
 }
 
-fn counted(workers: u32) -> String {
+impl fmt::Display for ChangeCause {
+    /// The cause in a few words, such as `worker-3 joined`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => f.write_str("first start"),
+            Self::Joined { replicas } => {
+                let names: Vec<String> = replicas.iter().map(ReplicaId::to_string).collect();
+                write!(f, "{} joined", names.join(", "))
+            }
+            Self::Shrunk => f.write_str("fewer workers are wanted"),
+            Self::Left { failure } => write!(f, "{failure}"),
+            Self::Pushed => f.write_str("new code"),
+            Self::Resumed => f.write_str("resumed"),
+            Self::TakenOver => f.write_str("another master took over"),
+        }
+    }
+}
+
+/// A number of workers in words.
+pub fn counted_workers(workers: u32) -> String {
     if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") }
 }

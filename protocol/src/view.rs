@@ -280,6 +280,7 @@ impl JobView {
             state: self.state,
             strategy: self.spec.strategy,
             replica_num: self.members(),
+            restarts: self.restarts.total(),
             result,
             queued_behind: self.queued_behind.clone(),
             times: self.times.clone(),
@@ -307,6 +308,9 @@ pub struct JobSummary {
     pub strategy: Strategy,
     /// The number of replicas in the current start.
     pub replica_num: usize,
+    /// How often the gang has restarted, counted or not.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub restarts: u32,
     /// The job's result, without what its scripts printed. Absent until it is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
@@ -321,6 +325,10 @@ pub struct JobSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobList {
+    /// Differs after each change of a job. A long poll waits until `seq` differs from the number in the request. Absent
+    /// in lists that a client has put together from several masters.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub seq: u64,
     /// All jobs, ordered by name.
     pub jobs: Vec<JobSummary>,
 }

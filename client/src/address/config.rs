@@ -94,6 +94,8 @@ pub(crate) struct Config {
     /// Folders for the files by which commands find local masters. The client writes to the first usable folder, and
     /// reads the files in all folders.
     pub(crate) run_folders: Vec<PathBuf>,
+    /// The folder for the files of local jobs that have ended. `None` without a home folder.
+    pub(crate) history: Option<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
 }
@@ -159,18 +161,24 @@ impl Config {
             Some(path) => Some(read_token(&path)?),
             None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE, &text)).transpose()?,
         };
-        Ok(Self { master, token, run_folders: run_folders(set), image: image_config(set)? })
+        let (run_folders, history) = (run_folders(set), state_folder(&set).map(|folder| folder.join("muster/history")));
+        Ok(Self { master, token, run_folders, history, image: image_config(set)? })
     }
 }
 
 /// The folders for [`Config::run_folders`], from the XDG Base Directory Specification. Ignores relative paths, and variables that are not UTF-8: a job runs
 /// without these folders too.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Vec<PathBuf> {
-    let folder = |name| set(name).ok().flatten().map(PathBuf::from);
-    let state = folder("XDG_STATE_HOME").or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
-    let runtime = folder("XDG_RUNTIME_DIR").map(|folder| folder.join("muster"));
-    let state = state.map(|folder| folder.join("muster/run"));
-    runtime.into_iter().chain(state).filter(|folder| folder.is_absolute()).collect()
+    let runtime = set("XDG_RUNTIME_DIR").ok().flatten().map(|folder| PathBuf::from(folder).join("muster"));
+    let state = state_folder(&set).map(|folder| folder.join("muster/run"));
+    runtime.into_iter().filter(|folder| folder.is_absolute()).chain(state).collect()
+}
+
+/// The user's folder for state, from the XDG Base Directory Specification.
+fn state_folder(set: &impl Fn(&'static str) -> Result<Option<String>, Error>) -> Option<PathBuf> {
+    let given = set("XDG_STATE_HOME").ok().flatten().map(PathBuf::from);
+    let folder = given.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+    folder.filter(|folder| folder.is_absolute())
 }
 
 fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Result<ImageConfig, Error> {

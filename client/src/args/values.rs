@@ -11,6 +11,7 @@ use protocol::group::Group;
 use protocol::ids::{Role, UnixMillis};
 use protocol::metric::{BadPattern, Pattern};
 use protocol::tf_config::MEMBERS_MAX;
+use protocol::view::JobState;
 
 use crate::cluster::rfc3339;
 
@@ -31,6 +32,14 @@ pub(super) fn workers(text: &str) -> Result<WorkerNum, String> {
             Err(count(min).and(count(max)).err().unwrap_or_default())
         }
     }
+}
+
+/// The state of a job, by its name.
+pub(super) fn state(text: &str) -> Result<JobState, String> {
+    JobState::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
+        let names = JobState::ALL.map(JobState::as_str).join(", ");
+        format!("\"{}\" is not a state; the states are {names}", shown(text))
+    })
 }
 
 pub(super) fn lines(text: &str) -> Result<u32, String> {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use clap::Args;
 use protocol::elastic::WorkerNum;
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::view::JobState;
 use reqwest::Url;
 
 use super::FormatArgs;
-use super::values::{duration, lines, moment, seconds, workers};
+use super::values::{duration, lines, moment, seconds, state, workers};
 
 /// The name of a job.
 #[derive(Debug, Clone, Args)]
@@ -26,11 +27,30 @@ pub(crate) struct NamesArg {
     pub(crate) names: Vec<JobName>,
 }
 
-/// Arguments of `status`, `why` and `stacks`.
+/// Arguments of `status`, `why`, `timeline` and `stacks`.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only jobs whose names contain this text
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: Option<String>,
+    /// Only jobs in this state, such as running or failed. Repeatable, or several states with commas
+    #[arg(long, value_name = "STATE", value_parser = state, value_delimiter = ',')]
+    pub(crate) state: Vec<JobState>,
+    /// Only jobs that have not ended, or have ended in the last DURATION, for example 90s, 12h or 2d
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
+    pub(crate) since: Option<u32>,
+    /// Also jobs of the history: those that have ended and are no longer on record
+    #[arg(long)]
+    pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }
@@ -100,6 +120,27 @@ pub(crate) struct TopArgs {
     /// Print the numbers once. Otherwise a terminal shows new numbers every 2 seconds until Ctrl-C
     #[arg(long)]
     pub(crate) once: bool,
+}
+
+/// Arguments of `rerun`.
+#[derive(Debug, Args)]
+pub(crate) struct RerunArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Name of the new job [default: NAME and a random suffix]
+    #[arg(long, value_name = "NEW")]
+    pub(crate) task: Option<JobName>,
+    /// First delete the existing job, and give its name to the new job
+    #[arg(long, conflicts_with = "task")]
+    pub(crate) replace: bool,
+    /// Print the new job's name and return when the master has accepted the job
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Arguments for the script [default: those of the earlier run]
+    #[arg(last = true, value_name = "ARGS")]
+    pub(crate) script_args: Vec<String>,
 }
 
 /// Arguments of `scale`.

@@ -12,12 +12,15 @@ mod dry_run;
 mod env;
 mod install;
 mod leaving;
+mod list;
 mod logs;
 mod machines;
 mod notify;
 mod order;
+mod past;
 mod push;
 mod pushing;
+mod rerun;
 mod scale;
 mod several;
 mod show;
@@ -56,11 +59,13 @@ pub(crate) async fn run(
     let config = || Config::read(connection.clone());
     let masters = async |verb| Masters::find(verb, &config()?, notes).await;
     let client = async |verb, job: &NameArg| masters(verb).await?.of(&job.name);
+    let seen = async |verb, job: &NameArg| past::find(verb, &job.name, &config()?, notes).await;
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
-        Some(Verb::List(format)) => show::list(&masters("list").await?, format.output, &mut data).await,
-        Some(Verb::Status(args)) => show::status(&client("status", &args.job).await?, &args, &mut data).await,
-        Some(Verb::Why(args)) => show::why(&client("why", &args.job).await?, &args, &mut data).await,
+        Some(Verb::List(args)) => list::run(&config()?, &args, &mut data, notes).await,
+        Some(Verb::Status(args)) => show::status(seen("status", &args.job).await?, args.format, &mut data).await,
+        Some(Verb::Why(args)) => show::why(&seen("why", &args.job).await?, args.format, &mut data),
+        Some(Verb::Timeline(args)) => show::timeline(seen("timeline", &args.job).await?, args.format, &mut data).await,
         Some(Verb::Stacks(args)) => show::stacks(&client("stacks", &args.job).await?, &args, &mut data).await,
         Some(Verb::Top(args)) => top::run(&masters("top").await?, &args, &mut data, notes).await,
         Some(Verb::Ui(args)) => ui::run(args, &config()?, &mut data, notes).await,
@@ -72,6 +77,7 @@ pub(crate) async fn run(
         Some(Verb::Scale(args)) => {
             scale::run(&client("scale", &args.job).await?, &args.job.name, args.worker_num, notes).await
         }
+        Some(Verb::Rerun(args)) => rerun::run(args, &config()?, data, notes).await,
         Some(Verb::Push(args)) => push::run(client("push", &args.job).await?, args, notes).await,
         Some(Verb::Suspend(args)) => for_each(&masters("suspend").await?, &args.names, notes, scale::suspend).await,
         Some(Verb::Resume(args)) => for_each(&masters("resume").await?, &args.names, notes, scale::resume).await,

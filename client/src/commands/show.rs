@@ -1,42 +1,47 @@
-//! The verbs that show jobs and change nothing: `list`, `status`, `why`, `stacks`, and `get`, which shows jobs as TFJobs.
+//! The verbs that show one job and change nothing: `status`, `why`, `timeline`, `stacks`, and `get`, which shows jobs as
+//! TFJobs.
 
-use protocol::view::JobList;
 use serde_json::json;
 
 use super::now;
+use super::past::Seen;
 use super::which_master::Masters;
-use crate::args::{Format, GetArgs, JobArgs, ObjectFormat};
+use crate::args::{Format, FormatArgs, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
-use crate::output::{Data, jobs_table, stacks_text, status_text, tfjobs_table, why_text, yaml};
-
-/// All jobs of a master, or of all local masters.
-pub(super) async fn list(masters: &Masters, format: Format, data: &mut Data) -> Result<Exit, Error> {
-    let list = JobList { jobs: masters.of_all(async |client| Ok(client.list().await?.jobs)).await? };
-    data.show(format, &list, || jobs_table(&list.jobs, now()))?;
-    Ok(Exit::Done)
-}
+use crate::output::{Data, stacks_text, status_text, tfjobs_table, timeline_text, why_text, yaml};
 
 /// How many reports of all scripts together `status` reads.
 const REPORTS: usize = 2048;
 
 /// One job and its replicas.
-pub(super) async fn status(client: &MasterClient, args: &JobArgs, data: &mut Data) -> Result<Exit, Error> {
-    let view = client.view(&args.job.name).await?;
-    let progress = match args.format.output {
-        Format::Json => None,
+pub(super) async fn status(job: Seen, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
+    let progress = match (&job, format.output) {
+        (_, Format::Json) => None,
         // Without the progress, the rest of the status is still useful.
-        Format::Text => client.progress(&args.job.name, (REPORTS / view.replicas.len().max(1)).clamp(2, 64)).await.ok(),
+        (Seen::Present(client, view), Format::Text) => {
+            client.progress(&view.name, (REPORTS / view.replicas.len().max(1)).clamp(2, 64)).await.ok()
+        }
+        (Seen::Past(past), Format::Text) => Some(past.series.clone()),
     };
-    data.show(args.format.output, &view, || status_text(&view, progress.as_ref(), now()))?;
+    data.show(format.output, job.view(), || status_text(job.view(), progress.as_ref(), now()))?;
     Ok(Exit::Done)
 }
 
 /// Which replica of a job failed first, how, and what followed.
-pub(super) async fn why(client: &MasterClient, args: &JobArgs, data: &mut Data) -> Result<Exit, Error> {
-    let view = client.view(&args.job.name).await?;
-    data.show(args.format.output, &view.restarts, || why_text(&view))?;
+pub(super) fn why(job: &Seen, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
+    data.show(format.output, &job.view().restarts, || why_text(job.view()))?;
+    Ok(Exit::Done)
+}
+
+/// When a job reached each step, and how its time was spent.
+pub(super) async fn timeline(job: Seen, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
+    let timeline = match job {
+        Seen::Present(client, view) => client.timeline(&view.name).await?,
+        Seen::Past(past) => past.timeline,
+    };
+    data.show(format.output, &timeline, || timeline_text(&timeline))?;
     Ok(Exit::Done)
 }
 

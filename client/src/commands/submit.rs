@@ -22,6 +22,7 @@ use super::dry_run;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::machines;
 use super::order::Order;
+use super::past;
 use super::which_master::{START_A_MASTER, running_master};
 use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{Checker, Format, ImageArgs, SubmitArgs, SyntaxArgs};
@@ -329,7 +330,7 @@ pub(super) async fn at_own_master(order: Order, config: &Config, out: Output) ->
     let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let mut master = LocalMaster::start()?;
     let notes = out.notes.clone();
-    let outcome = follow_at(&mut master, order, &config.run_folders, out, &mut interrupts).await;
+    let outcome = follow_at(&mut master, order, config, out, &mut interrupts).await;
     notes.end_progress();
     master.shut_down(&mut interrupts).await;
     outcome
@@ -338,7 +339,7 @@ pub(super) async fn at_own_master(order: Order, config: &Config, out: Output) ->
 async fn follow_at(
     master: &mut LocalMaster,
     order: Order,
-    run_folders: &[PathBuf],
+    config: &Config,
     out: Output,
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
@@ -352,22 +353,30 @@ async fn follow_at(
     };
     let announced = Announced { url: url.clone(), token: master.token().clone(), job: name.clone() };
     // At the end of this function, the announcement is dropped, which removes the file.
-    let _announcement = announce(run_folders, &announced, &notes);
+    let _announcement = announce(&config.run_folders, &announced, &notes);
     let client = MasterClient::new(url, Some(master.token()))?;
     let submission = Submission::new(client.clone(), order, Stage::Submitting);
     // The work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
     let mut work = tokio::spawn(submit_and_follow(submission, out));
-    tokio::select! {
-        outcome = &mut work => return outcome.expect(NEVER_ABORTED),
+    let outcome = tokio::select! {
+        outcome = &mut work => Some(outcome.expect(NEVER_ABORTED)),
         error = master.died() => {
             work.abort();
             return Err(error);
         }
-        () = interrupts.next() => {}
-    }
-    notes.end_progress();
-    notes.say(&format!("stopping job {name}; interrupt again to kill the job"));
-    stop(master, Running { client, name, work }, interrupts, &notes).await
+        () = interrupts.next() => None,
+    };
+    let outcome = match outcome {
+        Some(outcome) => outcome,
+        None => {
+            notes.end_progress();
+            notes.say(&format!("stopping job {name}; interrupt again to kill the job"));
+            let job = Running { client: client.clone(), name: name.clone(), work };
+            stop(master, job, interrupts, &notes).await
+        }
+    };
+    past::keep(&client, &name, config, &notes).await;
+    outcome
 }
 
 /// Writes the file by which the user's other commands find the master. If that fails, the job still runs.

@@ -198,7 +198,7 @@ mod tests {
 
     fn config(master: MasterChoice, token: Option<&str>) -> Config {
         let token = token.map(|text| text.parse().unwrap());
-        Config { master, token, run_folders: Vec::new(), image: ImageConfig::default() }
+        Config { master, token, run_folders: Vec::new(), history: None, image: ImageConfig::default() }
     }
 
     fn at(url: &str) -> MasterChoice {

@@ -9,6 +9,7 @@ use log::debug;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::dry_run::DryRun;
 use protocol::error::Problem;
+use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::master::MasterView;
@@ -16,10 +17,12 @@ use protocol::origin::Warning;
 use protocol::patch::JobPatch;
 use protocol::progress::JobSeries;
 use protocol::routes::{
-    AGENT_PROGRAM, CODE, CODE_BLOBS, JOB_DRY_RUNS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOB_DRY_RUNS, TFJOBS,
+    AGENT_PROGRAM, CODE, CODE_BLOBS, HISTORY, JOB_DRY_RUNS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, PAST_JOB,
+    TFJOB_DRY_RUNS, TFJOBS,
 };
 use protocol::stacks::JobStacks;
 use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
+use protocol::timeline::Timeline;
 use protocol::view::{JobList, JobView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url};
@@ -181,6 +184,21 @@ impl MasterClient {
     /// Where the scripts of a job are now.
     pub(crate) async fn stacks(&self, name: &JobName) -> Result<JobStacks, MasterError> {
         self.json(self.request(Method::GET, self.job(name, "/stacks"))).await
+    }
+
+    /// The jobs that have ended.
+    pub(crate) async fn history(&self) -> Result<PastJobs, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(HISTORY))).await
+    }
+
+    /// The job with this uid, which has ended.
+    pub(crate) async fn past_job(&self, uid: &str) -> Result<PastJob, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(&PAST_JOB.replace("{uid}", uid)))).await
+    }
+
+    /// When a job reached each step, and how its time was spent.
+    pub(crate) async fn timeline(&self, name: &JobName) -> Result<Timeline, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/timeline"))).await
     }
 
     /// One job now.

@@ -14,6 +14,7 @@ mod size;
 mod stacks;
 mod table;
 mod text;
+mod timeline;
 mod top;
 mod trace;
 mod why;
@@ -40,6 +41,7 @@ pub(crate) use table::{
     time_per_step,
 };
 pub(crate) use text::{Colours, for_terminal, is_plain};
+pub(crate) use timeline::timeline_text;
 pub(crate) use top::{top_of_jobs, top_of_replicas};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;

@@ -185,7 +185,7 @@ fn result(result: &JobResult) -> String {
 }
 
 /// The text on one line: a line break in a cell would break the row of the table.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
     } = args;
     let name = task.unwrap_or_else(|| {
         let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name_after_folder(last, surroundings.random)
+        name_after(last, surroundings.random)
     });
     let pod = PodOptions::from(pod);
     if let Some(path) = pod.path_mounted_twice() {
@@ -208,8 +208,8 @@ pub(crate) fn tail(random: [u8; 16]) -> String {
     random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
-/// The folder's name as a DNS label, and a random suffix.
-fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
+/// A name, such as that of a folder, as a DNS label, and a random suffix.
+pub(crate) fn name_after(folder: &str, random: [u8; 16]) -> JobName {
     let stem = words_of(folder, SHORT_NAME_MAX - TAIL_LENGTH - 1);
     let stem = if stem.is_empty() { "job" } else { &stem };
     format!("{stem}-{}", tail(random)).parse().expect("words of [a-z0-9] joined by '-' make a label")
@@ -259,7 +259,7 @@ mod tests {
             ("é-1", "1-az09a"),
             ("a23456789012345678901234567890123-5678901234", "a23456789012345678901234567890123-az09a"),
         ] {
-            assert_eq!(name_after_folder(folder, RANDOM).as_str(), name, "{folder}");
+            assert_eq!(name_after(folder, RANDOM).as_str(), name, "{folder}");
         }
     }
 

@@ -80,7 +80,8 @@ fn bad_names_variables_addresses_flags_and_verbs_are_refused() {
         ("--workers 4", "unexpected argument '--workers' found"),
         ("lits", "unknown verb \"lits\""),
         ("--worker-num 4 foo", "unknown verb \"foo\""),
-        ("list foo", "unexpected argument 'foo' found"),
+        ("list foo bar", "unexpected argument 'bar' found"),
+        ("list --state running,lost", "--state: \"lost\" is not a state; the states are pending, starting, "),
         ("--master 10.0.0.1:31898", "--master: \"10.0.0.1:31898\" is not the address of a master"),
         ("--master ftp://host", "it must begin with http:// or https://"),
         ("--master ", "--master"),
@@ -186,7 +187,7 @@ fn a_bad_command_line_has_a_hint_that_fits_the_typed_words() {
     let folder = folder_with_script();
     for (line, hint) in [
         ("status", "client status --help"),
-        ("list foo", "client list --help"),
+        ("list foo bar", "client list --help"),
         ("logs x --tail -1", "client logs --help"),
         ("foo", "client --help lists flags and verbs"),
         ("lgos", "did you mean \"logs\"?"),

@@ -8,6 +8,7 @@ mod docker;
 mod dry_run;
 mod env;
 mod follow;
+mod history;
 mod local;
 mod logs;
 mod master_trouble;

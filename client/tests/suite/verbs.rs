@@ -30,7 +30,7 @@ fn list_shows_a_line_for_each_job() {
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
     let ended = master.run(&["list", "--output", "json"]).expect_code(0);
-    let expected = JobList { jobs: vec![succeeded("digits").summary(), failed("letters").summary()] };
+    let expected = JobList { seq: 0, jobs: vec![succeeded("digits").summary(), failed("letters").summary()] };
     assert_eq!(serde_json::from_str::<JobList>(&ended.stdout).unwrap(), expected);
 }
 

@@ -7,11 +7,12 @@ use job::observation::Pod;
 use job::phase::{Halt, Known};
 use job::policy::Policy;
 use protocol::ids::{Generation, UnixMillis};
-use protocol::view::{JobResult, JobTimes, JobView};
+use protocol::view::{JobResult, JobTimes};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::view_sender::ViewSender;
 use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Stop, tasks};
 use crate::backend::PodTable;
@@ -135,7 +136,7 @@ pub(super) async fn adopt(
     context: &Context,
     stored: Stored,
     tenure: Tenure,
-    view: &watch::Sender<JobView>,
+    view: &ViewSender,
 ) -> Result<Stored, Stop> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {

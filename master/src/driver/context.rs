@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use history::History;
 use job::key::JobKey;
 use protocol::code::CodeId;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::stacks::ReplicaStacks;
-use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::reports::Report;
+use super::timeline::TimelineOfJob;
+use super::view_sender::ViewSender;
 use crate::agents::client::AgentClient;
 use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
@@ -40,6 +42,8 @@ pub struct Context {
     pub code: Arc<CodeStore>,
     /// What has happened to the jobs under this master.
     pub tally: Tally,
+    /// The files of jobs that have ended.
+    pub history: History,
 }
 
 impl Context {
@@ -104,11 +108,20 @@ pub struct Channels {
     /// Requests for the stacks of the job.
     pub stacks: mpsc::Receiver<StacksRequest>,
     /// The view of the job.
-    pub view: watch::Sender<JobView>,
-    /// The output of the job that this master has stored.
-    pub logs: Arc<JobLogs>,
+    pub view: ViewSender,
+    /// What this master keeps of the job.
+    pub kept: Kept,
     /// The job's place among the gangs of this master.
     pub seat: Seat,
+}
+
+/// What this master keeps of a job beside its record. It outlives a driver that panics.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// The job's output.
+    pub logs: Arc<JobLogs>,
     /// What the job's scripts have reported.
     pub series: Arc<SeriesOfJob>,
+    /// When the job reached each step.
+    pub timeline: Arc<TimelineOfJob>,
 }

@@ -26,11 +26,12 @@ use super::delivery::Delivery;
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
+use super::timeline::TimelineOfJob;
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::logs::ReplicaLog;
 use crate::logs::series::SeriesOfJob;
-use crate::store::wall_clock;
+use crate::store::{JobStore, wall_clock};
 
 /// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -54,6 +55,10 @@ pub(super) struct Followed {
     pub(super) log: ReplicaLog,
     /// The store for reports of the script.
     pub(super) series: Arc<SeriesOfJob>,
+    /// The job's timeline, which gets the script's steps.
+    pub(super) timeline: Arc<TimelineOfJob>,
+    /// The store, for its clock.
+    pub(super) store: Arc<dyn JobStore>,
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
@@ -236,6 +241,7 @@ impl Pod {
                     self.note_answer(&mut status, vigil);
                     let Followed { series, subject, .. } = &self.followed;
                     series.note(subject.id, &status, wall_clock());
+                    self.note_step(&status);
                     self.pass_progress(&status).await;
                     // The long poll has timed out, or the script reports progress, which the driver does not need.
                     if heard.is_some_and(|heard| !status.is_news_after(heard)) {
@@ -250,6 +256,14 @@ impl Pod {
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Failed(_));
             return Some(state).filter(|_| !(is_refusal && is_known));
+        }
+    }
+
+    fn note_step(&self, status: &RunStatus) {
+        let Followed { timeline, store, subject, .. } = &self.followed;
+        let step = status.helper.as_ref().and_then(|progress| progress.step);
+        if let (true, Some(generation), Some(step)) = (subject.id.role.trains(), status.generation, step) {
+            timeline.step(generation, step, store.now());
         }
     }
 

@@ -9,6 +9,7 @@ mod follower;
 mod holders;
 mod job_code;
 mod machine;
+mod past;
 mod pods;
 mod record;
 mod reports;
@@ -18,7 +19,9 @@ mod shown;
 mod starts;
 mod step;
 mod tasks;
+mod timeline;
 mod times;
+mod view_sender;
 mod writing;
 
 use std::sync::Arc;
@@ -34,7 +37,7 @@ use tracing::error;
 pub use self::adopt::Tenure;
 use self::balance::Balance;
 use self::context::Common;
-pub use self::context::{Channels, Context, StacksRequest, Staged, Staging};
+pub use self::context::{Channels, Context, Kept, StacksRequest, Staged, Staging};
 use self::job_code::JobCode;
 use self::machine::{Current, Machine};
 use self::pods::Pods;
@@ -44,6 +47,8 @@ use self::room::Room;
 pub use self::shown::initial as initial_view;
 use self::shown::{Scene, Shown};
 use self::starts::Starts;
+pub use self::timeline::TimelineOfJob;
+pub use self::view_sender::{ListSeq, ViewSender};
 
 use crate::store::{Stored, Wish};
 
@@ -83,9 +88,12 @@ struct Driver {
     pods: Pods,
     code: JobCode,
     starts: Starts,
+    timeline: Arc<TimelineOfJob>,
     balance: Balance,
     room: Room,
     shown: Shown,
+    /// Whether the history has the job, as far as this driver knows.
+    is_in_history: bool,
     inbox: Inbox,
 }
 
@@ -102,8 +110,8 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
     };
     match &stored.record.ended {
         // Nothing is copied any more, and readers open the files themselves. Jobs that run wait for the same disk.
-        Some(_) => channels.logs.find().await,
-        None => channels.logs.load().await,
+        Some(_) => channels.kept.logs.find().await,
+        None => channels.kept.logs.load().await,
     }
     let (record, now) = (&stored.record, context.store.now());
     let active_time = record.active_time(now);
@@ -116,7 +124,9 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
 impl Driver {
     fn new(context: Arc<Context>, stored: Stored, channels: Channels, (phase, policy): (JobPhase, Policy)) -> Self {
         let (reporter, reports) = mpsc::channel(BACKLOG);
-        let Channels { record, damaged, surplus, stagings, stacks, view, logs, seat, series } = channels;
+        let Channels { record, damaged, surplus, stagings, stacks, view, kept: Kept { logs, series, timeline }, seat } =
+            channels;
+        timeline.begin(&stored.record, &phase, context.store.now());
         let token = context.agent_key.token(&stored.record.uid);
         let agents = context.agents.with_token(&token);
         let asks = context.backend.asks(&stored.record.spec).filter(|_| stored.record.ended.is_none());
@@ -124,12 +134,14 @@ impl Driver {
         Self {
             code: JobCode::new(common.clone(), stored.record.code()),
             balance: Balance::new(common.clone()),
-            pods: Pods::new(common, token, (logs, series), &stored.record),
+            pods: Pods::new(common, token, Kept { logs, series, timeline: Arc::clone(&timeline) }, &stored.record),
+            timeline,
             starts: Starts::new(&stored.record),
             room: Room::new(seat, asks),
             shown: Shown::new(view.clone(), &stored.record),
             ledger: Ledger::new(context, view, stored, phase.generation()),
             machine: Machine::new(phase, policy),
+            is_in_history: false,
             inbox: Inbox { record, damaged, surplus, stagings, stacks, reports, tasks: JoinSet::new() },
         }
     }
@@ -220,6 +232,15 @@ impl Driver {
     fn take_pods(&mut self) {
         let has_run = self.ledger.get().newest_ended().is_some() || !self.starts.roster().is_empty();
         self.pods.take(has_run, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
+        self.note_replicas();
+    }
+
+    /// Notes in the timeline what is observed of all replicas now.
+    fn note_replicas(&self) {
+        let (horizon, now) = (self.machine.horizon(), self.ledger.now());
+        for (id, tracked) in self.pods.tracked() {
+            self.timeline.see(id, tracked, horizon, now);
+        }
     }
 
     /// Handles reports. Returns whether the driver must call `step`.
@@ -231,7 +252,12 @@ impl Driver {
         let are_awaited = batch.iter().all(|report| is_progress(report) || pods::is_awaited(phase, report));
         for report in batch {
             match report {
-                Report::Agent(subject, agent) => self.pods.hear((subject, agent), current, &self.code),
+                Report::Agent(subject, agent) => {
+                    self.pods.hear((subject, agent), current, &self.code);
+                    let (horizon, now) = (self.machine.horizon(), self.ledger.now());
+                    let tracked = self.pods.tracked_of(subject.id);
+                    tracked.into_iter().for_each(|tracked| self.timeline.see(subject.id, tracked, horizon, now));
+                }
                 Report::Progress(subject, generation, report) => {
                     if matches!(phase, JobPhase::Running { .. }) && phase.generation() == Some(generation) {
                         let ranks = || self.pods.ranks(current);
@@ -266,8 +292,8 @@ impl Driver {
     }
 
     fn publish(&mut self, has_moved: bool) {
-        let Self { machine, ledger, starts, pods, code, balance, shown, .. } = self;
-        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, pods, code, balance });
+        let Self { machine, ledger, starts, timeline, pods, code, balance, shown, .. } = self;
+        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, timeline, pods, code, balance });
     }
 }
 

@@ -7,16 +7,16 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use history::History;
 use job::diagnosis::{Evidence, diagnose, longest_silent};
 use job::gang::Gang;
 use job::phase::{Halt, JobEvent, JobPhase};
 use job::policy::{FORGIVE_AFTER, Policy};
 use protocol::failure::{FailedStart, Failure, Restarts};
 use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
-use protocol::view::JobView;
-use tokio::sync::watch;
 use tracing::{debug, info};
 
+use super::view_sender::ViewSender;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Context, Stop};
 use crate::store::{Ended, Halted, JobRecord, Stored, Wish};
@@ -24,7 +24,7 @@ use crate::store::{Ended, Halted, JobRecord, Stored, Wish};
 /// The record of one job, as this driver knows it.
 pub(super) struct Ledger {
     context: Arc<Context>,
-    view: watch::Sender<JobView>,
+    view: ViewSender,
     stored: Stored,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
@@ -40,7 +40,7 @@ impl Ledger {
     /// `current_start` is the start that the driver continues, if any.
     pub(super) fn new(
         context: Arc<Context>,
-        view: watch::Sender<JobView>,
+        view: ViewSender,
         stored: Stored,
         current_start: Option<Generation>,
     ) -> Self {
@@ -54,6 +54,11 @@ impl Ledger {
 
     pub(super) fn name(&self) -> &JobName {
         self.stored.name()
+    }
+
+    /// The files of jobs that have ended.
+    pub(super) fn history(&self) -> History {
+        self.context.history.clone()
     }
 
     /// The present time, by the store's clock.

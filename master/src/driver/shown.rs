@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use job::phase::JobPhase;
-use protocol::ids::ReplicaId;
+use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::balance::Balance;
@@ -15,7 +14,9 @@ use super::machine::Machine;
 use super::pods::{self, Pods};
 use super::record::Ledger;
 use super::starts::Starts;
+use super::timeline::TimelineOfJob;
 use super::times::{self, Launches};
+use super::view_sender::ViewSender;
 use crate::store::{Ended, JobRecord};
 
 /// Maximum number of replicas in a small gang. Except during a start, the view of a small gang is published after every
@@ -67,6 +68,7 @@ pub(super) struct Scene<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) machine: &'a Machine,
     pub(super) starts: &'a Starts,
+    pub(super) timeline: &'a TimelineOfJob,
     pub(super) pods: &'a Pods,
     pub(super) code: &'a JobCode,
     pub(super) balance: &'a Balance,
@@ -74,7 +76,7 @@ pub(super) struct Scene<'a> {
 
 /// The view of one job, and what only the view shows.
 pub(super) struct Shown {
-    view: watch::Sender<JobView>,
+    view: ViewSender,
     times: JobTimes,
     published_at: Instant,
     /// When to publish the next view, if something has changed since.
@@ -82,7 +84,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    pub(super) fn new(view: watch::Sender<JobView>, record: &JobRecord) -> Self {
+    pub(super) fn new(view: ViewSender, record: &JobRecord) -> Self {
         let (accepted, halted) = (Some(record.accepted_at), record.waits_after().map(|halted| halted.since));
         let times = JobTimes { accepted, halted, ..JobTimes::default() };
         let times = record.ended.as_ref().map_or(times, Ended::times_of_finished);
@@ -93,13 +95,18 @@ impl Shown {
         &self.times
     }
 
+    /// The view that was published last.
+    pub(super) fn view(&self) -> JobView {
+        self.view.borrow().clone()
+    }
+
     pub(super) fn publish_at(&self) -> Option<Instant> {
         self.publish_at
     }
 
     /// Stores when the phase `after` is entered.
-    pub(super) fn reach(&mut self, (before, after): (&JobPhase, &JobPhase), launches: &Launches, ledger: &Ledger) {
-        times::reach(&mut self.times, (before, after), launches, ledger.now());
+    pub(super) fn reach(&mut self, phases: (&JobPhase, &JobPhase), launches: &Launches, now: UnixMillis) {
+        times::reach(&mut self.times, phases, launches, now);
     }
 
     /// The end of the job with this result, for its record.
@@ -133,7 +140,7 @@ impl Shown {
 
     /// The current view of the job, without its `seq`: see [`renew`].
     fn shown(&self, scene: Scene<'_>) -> JobView {
-        let Scene { ledger, machine, starts, pods, code, balance } = scene;
+        let Scene { ledger, machine, starts, timeline, pods, code, balance } = scene;
         let (record, phase) = (ledger.get(), machine.phase());
         let mut view = JobView {
             state: phase.state(),
@@ -142,7 +149,7 @@ impl Shown {
             wanted_code: pods.wanted_code(code).filter(|_| record.ended.is_none()),
             started_pushes: starts.started_pushes(),
             roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
-            changes: starts.changes().to_vec(),
+            changes: timeline.changes(machine.policy().kind),
             queued_behind: if let JobPhase::Queued { behind, .. } = phase { Some(behind.clone()) } else { None },
             batches: balance.shown(phase.generation()),
             times: times(record, &self.times),

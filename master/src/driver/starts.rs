@@ -2,25 +2,23 @@
 
 use std::mem;
 
-use job::gang::{Gang, Member, was_stopped};
+use job::gang::{Gang, Member};
 use job::phase::{Ending, Halt, JobPhase, Stop};
-use job::policy::{GangKind, Policy};
+use job::policy::Policy;
 use job::roster::Roster;
 use protocol::failure::Failure;
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::ids::{Generation, ReplicaId};
 use protocol::progress::LostSteps;
-use protocol::starts::{CHANGES_MAX, ChangeCause, GangChange};
+use protocol::starts::ChangeCause;
 
 use crate::store::JobRecord;
 
-/// Whether the record of a fixed job contains this cause.
-fn is_on_record(cause: &ChangeCause) -> bool {
-    match cause {
-        ChangeCause::First | ChangeCause::Joined { .. } | ChangeCause::Shrunk => true,
-        // A start that was only stopped is not on record as failed.
-        ChangeCause::Left { failure } => !was_stopped(failure),
-        ChangeCause::Pushed | ChangeCause::Resumed | ChangeCause::TakenOver => false,
-    }
+/// What is known of a start when it begins.
+pub(super) struct Beginning {
+    pub(super) workers: u32,
+    pub(super) cause: ChangeCause,
+    /// The steps of the previous start that are lost, if it is known that there are any.
+    pub(super) lost_steps: Option<LostSteps>,
 }
 
 /// The starts of a job under this master.
@@ -38,9 +36,6 @@ pub(super) struct Starts {
     cause: Option<ChangeCause>,
     /// The steps that are lost with the previous start.
     lost_steps: Option<LostSteps>,
-    /// The newest starts with their causes, oldest first. For a fixed job, this contains only starts that a user has
-    /// caused, and the first start after a takeover. The record contains the causes of all other starts.
-    changes: Vec<GangChange>,
 }
 
 impl Starts {
@@ -60,8 +55,9 @@ impl Starts {
         self.started_pushes
     }
 
-    pub(super) fn changes(&self) -> &[GangChange] {
-        &self.changes
+    /// The cause of the next start, if it is known already.
+    pub(super) fn cause(&self) -> Option<&ChangeCause> {
+        self.cause.as_ref()
     }
 
     /// Notes the failure that ends a start as the cause of the next start. Later failures are not noted.
@@ -84,13 +80,7 @@ impl Starts {
     }
 
     /// Notes that this start begins with these members, after `earlier` starts.
-    pub(super) fn begin(
-        &mut self,
-        earlier: u32,
-        (generation, now): (Generation, UnixMillis),
-        roster: &Roster,
-        kind: GangKind,
-    ) {
+    pub(super) fn begin(&mut self, earlier: u32, generation: Generation, roster: &Roster) -> Beginning {
         self.before = earlier + 1;
         let before = mem::replace(&mut self.roster, roster.members().to_vec());
         let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !before.contains(id)).copied().collect();
@@ -101,14 +91,7 @@ impl Starts {
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
         };
-        let lost_steps = self.lost_steps.take();
-        if kind == GangKind::Fixed && is_on_record(&cause) {
-            return;
-        }
-        self.changes.push(GangChange { generation, at: now, workers: roster.workers(), cause, lost_steps });
-        if self.changes.len() > CHANGES_MAX {
-            self.changes.remove(0);
-        }
+        Beginning { workers: roster.workers(), cause, lost_steps: self.lost_steps.take() }
     }
 
     /// The number of starts so far: the greatest number from the record, the agents and this master.
@@ -203,6 +186,7 @@ mod tests {
     use job::observation::{Enrolled, Observation, Presence};
     use job::replica::ReplicaPhase;
     use protocol::agent::{ExitOutcome, ExitReport, Membership};
+    use protocol::ids::UnixMillis;
     use protocol::job::{JobRequest, JobSpec, Strategy};
 
     use super::*;

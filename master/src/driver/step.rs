@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 
 use super::machine::Current;
 use super::shown::Scene;
+use super::timeline::Entered;
 use super::times::Launches;
 use super::{Driver, Stop};
 use crate::agents::client::STACKS_TIMEOUT;
@@ -50,6 +51,9 @@ impl Driver {
         // The view of a finished job does not change.
         if !matches!(before, JobPhase::Finished { .. }) {
             self.publish(*self.machine.phase() != before);
+        }
+        if self.machine.phase().result().is_some() {
+            self.keep_in_history().await;
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Ok(()) }
     }
@@ -106,7 +110,19 @@ impl Driver {
             are_complete: gang.all(ReplicaPhase::was_launched),
             last: phase.generation().and_then(|generation| self.pods.last_launch(generation)),
         };
-        self.shown.reach((before, &phase), &launches, &self.ledger);
+        let now = self.ledger.now();
+        self.shown.reach((before, &phase), &launches, now);
+        self.timeline.enter(
+            (before, &phase),
+            &Entered {
+                gang,
+                started: launches.started((before, &phase), now),
+                failure: self.ledger.failed().map(|failed| &failed.failure),
+                cause: self.starts.cause(),
+                starts: self.starts.so_far(gang, self.ledger.get().starts()),
+                now,
+            },
+        );
         self.pods.enter(&phase, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
         self.ledger.enter(&phase);
         if matches!(phase, JobPhase::Finished { .. }) {
@@ -130,11 +146,15 @@ impl Driver {
     pub(super) async fn act(&mut self, action: Action) -> Result<(), Stop> {
         let record = self.ledger.get();
         match action {
-            Action::Keep(upkeep) => self.pods.keep(upkeep, &record.spec, &self.machine),
+            Action::Keep(upkeep) => {
+                self.pods.keep(upkeep, &record.spec, &self.machine);
+                self.note_replicas();
+            }
             Action::Enrol { generation, roster } => {
-                let (earlier, policy) = (self.starts_so_far(), self.machine.policy());
-                self.pods.enrol(generation, &roster, (earlier, policy.pushes));
-                self.starts.begin(earlier, (generation, self.ledger.now()), &roster, policy.kind);
+                let earlier = self.starts_so_far();
+                self.pods.enrol(generation, &roster, (earlier, self.machine.policy().pushes));
+                let beginning = self.starts.begin(earlier, generation, &roster);
+                self.timeline.start(generation, beginning, earlier);
             }
             Action::Configure(generation) => {
                 // The record may include a push that the policy does not include yet.
@@ -164,8 +184,8 @@ impl Driver {
             }
             Action::RecordSuspension => self.ledger.record_suspension(self.starts_so_far()).await?,
             Action::Conclude(result) => {
-                let Self { machine, ledger, starts, pods, code, balance, shown, .. } = &*self;
-                let ended = shown.end(result, Scene { ledger, machine, starts, pods, code, balance });
+                let Self { machine, ledger, starts, timeline, pods, code, balance, shown, .. } = &*self;
+                let ended = shown.end(result, Scene { ledger, machine, starts, timeline, pods, code, balance });
                 self.ledger.conclude(ended).await?;
             }
             Action::ReleasePods => self.pods.release(self.machine.elapsed(), &mut self.inbox.tasks).await,

@@ -14,6 +14,33 @@ pub(super) struct Launches {
     pub(super) last: Option<UnixMillis>,
 }
 
+impl Launches {
+    /// When every exec.py of the newest start was started, if entering the phase `after` at `now` shows it.
+    pub(super) fn started(&self, (before, after): (&JobPhase, &JobPhase), now: UnixMillis) -> Option<UnixMillis> {
+        let was_starting = matches!(before, JobPhase::Starting { .. });
+        match after {
+            // A master that takes over a running gang learns the time from the agents.
+            JobPhase::Running { .. } => {
+                if was_starting {
+                    Some(now)
+                } else {
+                    self.last
+                }
+            }
+            JobPhase::Stopping { .. } if was_starting && self.are_complete => Some(now),
+            JobPhase::Stopping { .. }
+            | JobPhase::Pending { .. }
+            | JobPhase::Queued { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Restarting { .. }
+            | JobPhase::Suspended { .. }
+            | JobPhase::Halted { .. }
+            | JobPhase::Releasing { .. }
+            | JobPhase::Finished { .. } => None,
+        }
+    }
+}
+
 /// Stores when the phase `after` is entered. For most phases, only the first entry is stored. A halt, a suspension or a
 /// restart clears the end time. The next phase clears the time of a halt.
 ///
@@ -27,6 +54,7 @@ pub(super) fn reach(
 ) {
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
     let stamp_first = |time: &mut Option<UnixMillis>| *time = time.or(launches.are_all_seen.then_some(now));
+    let started = launches.started((before, after), now);
     times.halted = None;
     match after {
         JobPhase::Pending { .. } | JobPhase::Queued { .. } => {}
@@ -36,16 +64,10 @@ pub(super) fn reach(
         JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,
         JobPhase::Starting(Attempt { stage: StartStage::Configuring, .. }) => stamp_first(&mut times.joined),
         JobPhase::Starting(Attempt { stage: StartStage::Launching, .. }) => stamp_first(&mut times.configured),
-        JobPhase::Running { generation, .. } => {
-            // A master that takes over a running gang learns the time from the agents.
-            let at = if matches!(before, JobPhase::Starting { .. }) { Some(now) } else { launches.last };
-            run(times, launches, *generation, at);
-        }
+        JobPhase::Running { generation, .. } => run(times, launches, *generation, started),
         JobPhase::Stopping { .. } => {
-            if let JobPhase::Starting(Attempt { generation, .. }) = before
-                && launches.are_complete
-            {
-                run(times, launches, *generation, Some(now));
+            if let (JobPhase::Starting(Attempt { generation, .. }), Some(_)) = (before, started) {
+                run(times, launches, *generation, started);
             }
             times.ended = Some(now);
         }

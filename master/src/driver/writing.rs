@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use protocol::view::JobView;
-use tokio::sync::watch;
 use tracing::{error, warn};
 
+use super::view_sender::ViewSender;
 use crate::error_chain::error_chain;
 use crate::store::{JobRecord, JobStore, StoreError, Stored, amend};
 
@@ -27,7 +26,7 @@ pub(super) enum Written<T> {
 
 /// Repeats a write until it succeeds or can never succeed. A refused write is repeated too, because a quota or an
 /// admission policy may change. Meanwhile, the job's view shows the store's reason.
-pub(super) async fn persistently<W, T>(view: &watch::Sender<JobView>, write: impl FnMut() -> W) -> Written<T>
+pub(super) async fn persistently<W, T>(view: &ViewSender, write: impl FnMut() -> W) -> Written<T>
 where
     W: Future<Output = Result<T, StoreError>>,
 {
@@ -61,7 +60,7 @@ where
 }
 
 /// Shows a sentence as the reason of every replica, until the driver publishes its next view.
-pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
+pub(super) fn show(view: &ViewSender, sentence: &str) {
     view.send_if_modified(|view| {
         let is_shown = view.replicas.iter().all(|replica| replica.reason.as_deref() == Some(sentence));
         if !is_shown {

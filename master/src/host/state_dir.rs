@@ -6,7 +6,9 @@
 //! - `code/`: manifests and blobs of the code that jobs bring, named by their SHA-256. In Kubernetes, this is a cache of
 //!   the ConfigMaps `muster-code-ID`, except for code above 900 KiB.
 //! - `logs/UID/REPLICA.log` and `.times`: the newest 64 MiB of a replica's output, and when its bytes were printed.
-//!   A master with Kubernetes uses the subfolder `kubernetes-HASH` of `code/` and `logs/`, one for each namespace.
+//!   A master with Kubernetes uses the subfolder `kubernetes-HASH` of `code/`, `history/` and `logs/`, one for each
+//!   namespace.
+//! - `history/ENDED-NAME.UID.json`: the jobs that have ended, see the crate `history`.
 //! - `machines/JOB.UID/REPLICA.json`: the newest message of each machine that has joined.
 //! - `pods/JOB/REPLICA/`: the agent's own log, and the working directory of code. The folder shows that the pod existed.
 //! - `token`, `master.log`: the token of a local master, and its log.
@@ -20,7 +22,7 @@ use anyhow::{Context, bail};
 
 use super::files::unless_absent;
 
-const OWN_FOLDERS: [&str; 4] = ["code", "logs", "machines", "pods"];
+const OWN_FOLDERS: [&str; 5] = ["code", "history", "logs", "machines", "pods"];
 const OWN_FILES: [&str; 7] =
     ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
 
@@ -104,6 +106,11 @@ impl StateDir {
     /// The folder with the messages of machines that have joined.
     pub(crate) fn machines(&self) -> PathBuf {
         self.path.join("machines")
+    }
+
+    /// The folder with the files of jobs that have ended.
+    pub(crate) fn history(&self) -> PathBuf {
+        self.path.join("history")
     }
 
     pub(crate) fn logs(&self) -> PathBuf {

@@ -22,7 +22,7 @@ impl ApiError {
     }
 
     /// The error of a request that may succeed later. Logs its causes.
-    fn unavailable(error: &(dyn std::error::Error + 'static)) -> Self {
+    pub(super) fn unavailable(error: &(dyn std::error::Error + 'static)) -> Self {
         let detail = error_chain(error);
         warn!(detail, "could not serve a request");
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)

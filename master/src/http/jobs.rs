@@ -13,6 +13,7 @@ use protocol::patch::JobPatch;
 use protocol::routes::{self, LONG_POLL_MAX_SECONDS};
 use protocol::view::{JobList, JobView};
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::AppState;
@@ -22,12 +23,15 @@ use super::request::{Asked, Found, Named, parsed_body};
 use crate::registry::{JobsError, Submitted};
 use crate::store::Wish;
 
+/// Time for further changes after the first change of a list, so that one answer has them all.
+const LIST_PAUSE: Duration = Duration::from_millis(100);
+
 /// The condition of a long poll.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Poll {
-    /// Answer when the job's `seq` differs from this number. Each master counts `seq` anew.
+    /// Answer when `seq` differs from this number. Each master counts `seq` anew.
     after: Option<u64>,
     /// Answer after this many seconds at the latest. The maximum and the default are 60.
     wait: Option<u64>,
@@ -94,10 +98,33 @@ pub(super) fn accepted(submitted: Submitted) -> (StatusCode, JobView) {
     (status, view)
 }
 
-/// Lists all jobs, in the order of their names. `GET /v1/jobs/{name}` shows all details of a job.
-#[utoipa::path(get, path = routes::JOBS, responses((status = 200, description = "All jobs", body = JobList)))]
-pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
-    Json(JobList { jobs: state.jobs.summaries() })
+impl Poll {
+    /// With `after`, waits until the number in `seq` differs from it, or the wait or the master ends. Returns whether
+    /// the number has changed.
+    async fn changed<T>(&self, state: &AppState, seq: &mut watch::Receiver<T>, number: impl Fn(&T) -> u64) -> bool {
+        let Some(after) = self.after else { return false };
+        let wait = Duration::from_secs(self.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
+        tokio::select! {
+            // The caller gets the present state in any case, even if the wait failed because the job was deleted.
+            change = timeout(wait, seq.wait_for(|now| number(now) != after)) => matches!(change, Ok(Ok(_))),
+            () = state.end.cancelled() => false,
+        }
+    }
+}
+
+/// Lists all jobs, in the order of their names. With `after`, this is a long poll: the answer comes when a job has
+/// changed, or the wait ends. `GET /v1/jobs/{name}` shows all details of a job.
+#[utoipa::path(
+    get,
+    path = routes::JOBS,
+    params(Poll),
+    responses((status = 200, description = "All jobs", body = JobList), BadQuery),
+)]
+pub(super) async fn list(State(state): State<AppState>, Asked(poll): Asked<Poll>) -> Json<JobList> {
+    if poll.changed(&state, &mut state.jobs.list_seq(), |seq| *seq).await {
+        let _ = timeout(LIST_PAUSE, state.end.cancelled()).await;
+    }
+    Json(state.jobs.job_list())
 }
 
 /// Shows one job. With `after`, this is a long poll: the answer comes when the job has changed, or the wait ends.
@@ -109,15 +136,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
 )]
 pub(super) async fn show(State(state): State<AppState>, Asked(poll): Asked<Poll>, Found(job): Found) -> Json<JobView> {
     let mut view = job.view;
-    if let Some(after) = poll.after {
-        let wait = Duration::from_secs(poll.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
-        let change = timeout(wait, view.wait_for(|view| view.seq != after));
-        tokio::select! {
-            // The answer is the present view in any case, even if the wait failed because the job was deleted.
-            _ = change => {}
-            () = state.end.cancelled() => {}
-        }
-    }
+    poll.changed(&state, &mut view, |view| view.seq).await;
     let view = view.borrow().clone();
     let warnings = state.jobs.code_warning(view.code).into_iter().collect();
     Json(JobView { warnings, ..view })

@@ -150,12 +150,12 @@ async fn merged(
     };
     let known = match query.replica {
         Some(replica) => vec![(replica, log_of(job, replica)?)],
-        None => job.logs.all(),
+        None => job.kept.logs.all(),
     };
     let ids = known.iter().map(|(id, _)| *id).collect();
     let streams = stream::select_all(try_join_all(known.into_iter().map(begin)).await?);
     let merged = if follow && query.replica.is_none() {
-        let added = added_after(Arc::clone(&job.logs), ids);
+        let added = added_after(Arc::clone(&job.kept.logs), ids);
         let added = added.flat_map_unordered(None, move |(replica, log)| from(replica, log, 0));
         stream::select(streams, added).boxed()
     } else {
@@ -226,7 +226,7 @@ async fn start(log: &ReplicaLog, offset: Option<u64>, begin: &Begin) -> Result<u
 }
 
 fn log_of(job: &JobHandle, replica: ReplicaId) -> Result<ReplicaLog, ApiError> {
-    job.logs.of(replica).ok_or_else(|| {
+    job.kept.logs.of(replica).ok_or_else(|| {
         let detail = format!("job \"{}\" has no replica {replica}", job.view.borrow().name);
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
     })

@@ -9,6 +9,7 @@ mod error;
 mod framing;
 mod guard;
 mod health;
+mod history;
 mod jobs;
 mod logs;
 mod members;
@@ -18,6 +19,7 @@ mod request;
 mod series;
 mod stacks;
 mod tfjobs;
+mod timeline;
 
 use std::io;
 use std::net::SocketAddr;
@@ -88,6 +90,9 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(logs::logs))
         .routes(routes!(series::series))
         .routes(routes!(stacks::stacks))
+        .routes(routes!(timeline::timeline))
+        .routes(routes!(history::list))
+        .routes(routes!(history::show))
         .routes(routes!(tfjobs::list, tfjobs::apply))
         .routes(routes!(tfjobs::show))
         .routes(routes!(dry_runs::job))

@@ -38,9 +38,9 @@ pub(super) async fn series(
     Found(job): Found,
 ) -> Json<JobSeries> {
     let view = job.view.borrow().clone();
-    if let Err(error) = job.series.read_metrics(&view, &job.logs, wall_clock()).await {
+    if let Err(error) = job.kept.series.read_metrics(&view, &job.kept.logs, wall_clock()).await {
         warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
     }
     let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));
-    Json(job.series.shown(after.map(UnixMillis), tail))
+    Json(job.kept.series.shown(after.map(UnixMillis), tail))
 }

@@ -276,6 +276,13 @@ impl ReplicaLog {
         tail::that_fits(&String::from_utf8_lossy(&self.read_to_end(begin).await.unwrap_or_default()))
     }
 
+    /// The newest bytes as text, at most `bytes`. Empty if the file cannot be read.
+    pub async fn end(&self, bytes: usize) -> String {
+        let begin = self.progress().end.saturating_sub(bytes as u64);
+        let all = self.read_to_end(begin).await.unwrap_or_default();
+        String::from_utf8_lossy(&all[all.len().saturating_sub(bytes)..]).into_owned()
+    }
+
     /// Reads everything from `offset` on, across gaps.
     async fn read_to_end(&self, mut offset: u64) -> io::Result<Vec<u8>> {
         let mut all = vec![];

@@ -144,7 +144,7 @@ fn the_view_of_a_failed_job_shows_the_cause_and_the_times() {
 #[test]
 fn a_list_contains_a_summary_of_each_job_without_output_and_replicas() {
     let elastic = JobView { workers: Some(Workers { min: 1, max: 1 }), roster: vec![], ..pending_view() };
-    let list = JobList { jobs: vec![pending_view().summary(), failed_view().summary(), elastic.summary()] };
+    let list = JobList { seq: 9, jobs: vec![pending_view().summary(), failed_view().summary(), elastic.summary()] };
     let job = |fields: Value| with(&json!({"name": "digits", "uid": "0b5e", "strategy": "AllReduce"}), &fields);
     let exit = json!({"signal": 9, "stopped": false, "ended_at": 1_700_000_009_000_u64, "stderr_tail": ""});
     let failed = job(json!({
@@ -154,7 +154,7 @@ fn a_list_contains_a_summary_of_each_job_without_output_and_replicas() {
         },
     }));
     let pending = |replica_num: u32| job(json!({"state": "pending", "replica_num": replica_num, "times": {}}));
-    assert_golden(&list, &json!({"jobs": [pending(1), failed, pending(0)]}));
+    assert_golden(&list, &json!({"seq": 9, "jobs": [pending(1), failed, pending(0)]}));
 }
 
 #[test]

@@ -177,7 +177,7 @@ impl Chaos {
 
 /// Wraps the store, the back end and the agent client of a master's drivers, so that faults can strike their calls.
 pub fn strike(context: Context, chaos: &Arc<Chaos>) -> Context {
-    let Context { store, backend, agents, agent_key, boot_id, code, tally } = context;
+    let Context { store, backend, agents, agent_key, boot_id, code, tally, history } = context;
     Context {
         store: Arc::new(ChaosStore::new(store, Arc::clone(chaos))),
         backend: Arc::new(ChaosBackend::new(backend, Arc::clone(chaos))),
@@ -186,5 +186,6 @@ pub fn strike(context: Context, chaos: &Arc<Chaos>) -> Context {
         boot_id,
         code,
         tally,
+        history,
     }
 }

@@ -15,6 +15,11 @@ pub use self::agent::{AgentEvent, FakeAgent, History, TakesCode};
 pub use self::backend::{Arrival, FakeBackend, PodChange, PodEvent};
 pub use self::store::{FakeStore, Written};
 
+/// The history in a folder below this folder.
+pub fn history_below(folder: &Path) -> history::History {
+    history::History::at(folder.join("history"))
+}
+
 /// An empty store of code below this folder.
 ///
 /// # Panics

@@ -25,4 +25,5 @@ mod spawn;
 mod stacks;
 mod tensorflow;
 mod tfjob;
+mod timeline;
 mod why;

@@ -15,7 +15,7 @@ fn a_head_request_to_create_submits_no_job() {
     let create = format!("{}/create?strategy=AllReduce&n_worker=2&name=head", master.url);
     let answer = scene.curl(&["-I", &create]);
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
-    assert_eq!(scene.curl(&[&format!("{}/v1/jobs", master.url)]), r#"{"jobs":[]}"#);
+    assert!(scene.curl(&[&format!("{}/v1/jobs", master.url)]).ends_with(r#""jobs":[]}"#));
 }
 
 #[test]

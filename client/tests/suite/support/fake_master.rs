@@ -303,8 +303,9 @@ impl Answering {
             }
             ("GET", "/v1/jobs") => {
                 let jobs = self.script.views.iter().map(JobView::summary).collect();
-                json(StatusCode::OK, &protocol::view::JobList { jobs })
+                json(StatusCode::OK, &protocol::view::JobList { seq: 0, jobs })
             }
+            ("GET", "/v1/history") => json(StatusCode::OK, &protocol::history::PastJobs::default()),
             ("GET", "/v1/master") => {
                 let Script { backend, uid, .. } = self.script;
                 let backend = backend.unwrap_or(BackendKind::Process);

@@ -28,6 +28,8 @@ use protocol::code::CodeId;
 use protocol::failure::{Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
+use protocol::progress::JobSeries;
+use protocol::view::JobView;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -38,11 +40,12 @@ pub(super) use self::awaited::is_awaited;
 use self::replica::Replica;
 pub(super) use self::views::initial;
 use super::balance::Balance;
-use super::context::Common;
+use super::context::{Common, Kept};
 use super::follower::{self, Followed, Follower};
 use super::job_code::JobCode;
 use super::machine::{Current, Machine};
 use super::reports::Subject;
+use super::timeline::TimelineOfJob;
 use crate::agents::token::AgentToken;
 use crate::backend::PodTable;
 use crate::error_chain::error_chain;
@@ -61,6 +64,7 @@ pub(super) struct Pods {
     token: AgentToken,
     logs: Arc<JobLogs>,
     series: Arc<SeriesOfJob>,
+    timeline: Arc<TimelineOfJob>,
     replicas: BTreeMap<ReplicaId, Replica>,
     table: watch::Receiver<PodTable>,
     /// The current task of the start: configuring agents, or launching runs.
@@ -74,7 +78,7 @@ impl Pods {
     pub(super) fn new(
         common: Common,
         token: AgentToken,
-        (logs, series): (Arc<JobLogs>, Arc<SeriesOfJob>),
+        Kept { logs, series, timeline }: Kept,
         record: &JobRecord,
     ) -> Self {
         let table = common.context.backend.watch(&common.job);
@@ -83,7 +87,7 @@ impl Pods {
         let tracked = if record.ended.is_some() { vec![] } else { record.replicas() };
         let replicas = tracked.into_iter().map(|id| (id, Replica::first(record.epoch))).collect();
         let prepare_at = Instant::now() + PREPARE_INTERVAL;
-        Self { common, token, logs, series, replicas, table, start: None, creations: vec![], prepare_at }
+        Self { common, token, logs, series, timeline, replicas, table, start: None, creations: vec![], prepare_at }
     }
 
     /// Waits until the back end lists other pods. Fails when this master shuts down.
@@ -98,6 +102,16 @@ impl Pods {
     /// The number of replicas.
     pub(super) fn count(&self) -> usize {
         self.replicas.len()
+    }
+
+    /// All replicas.
+    pub(super) fn tracked(&self) -> impl Iterator<Item = (ReplicaId, &Tracked)> {
+        self.replicas.iter().map(|(id, replica)| (*id, &replica.tracked))
+    }
+
+    /// This replica, if the job has it.
+    pub(super) fn tracked_of(&self, id: ReplicaId) -> Option<&Tracked> {
+        self.replicas.get(&id).map(|replica| &replica.tracked)
     }
 
     pub(super) fn has_any(&self) -> bool {
@@ -152,6 +166,8 @@ impl Pods {
                     address,
                     log,
                     series: Arc::clone(&self.series),
+                    timeline: Arc::clone(&self.timeline),
+                    store: Arc::clone(&self.common.context.store),
                     reporter: self.common.reporter.clone(),
                     warm: warm::request(spec, id.role),
                     delivery: code.delivery(),
@@ -284,6 +300,20 @@ impl Pods {
             let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
         }
         log.last_lines(LAST_LINES_MAX, replica.output_from).await
+    }
+
+    /// The end of this replica's kept output, as text.
+    pub(super) async fn last_output(&self, id: ReplicaId, bytes: usize) -> String {
+        let Some(log) = self.logs.of(id) else { return String::new() };
+        log.end(bytes).await
+    }
+
+    /// What the job's scripts have reported, and the numbers in their output.
+    pub(super) async fn series(&self, view: &JobView, now: UnixMillis) -> JobSeries {
+        if let Err(error) = self.series.read_metrics(view, &self.logs, now).await {
+            warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
+        }
+        self.series.shown(None, None)
     }
 
     /// The time since the last copied output of each running replica.

@@ -21,7 +21,7 @@ use protocol::run_policy::{OnFailure, RunPolicy};
 use tempfile::TempDir;
 use testkit::chaos::{self, Chaos, Deed, Point, Strike};
 use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, code_below};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, code_below, history_below};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -163,6 +163,7 @@ impl Place {
             boot_id: boot_id.to_owned(),
             code: code_below(&self.code.path().join(boot_id)),
             tally: Tally::default(),
+            history: history_below(self.code.path()),
         };
         let jobs = Jobs::new(
             Arc::new(chaos::strike(context, &chaos)),

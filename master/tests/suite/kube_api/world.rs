@@ -19,7 +19,7 @@ use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
-use testkit::fake::code_below;
+use testkit::fake::{code_below, history_below};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -51,6 +51,7 @@ pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey
         boot_id: "first".to_owned(),
         code: code_below(folder),
         tally: Tally::default(),
+        history: history_below(folder),
     };
     let jobs = Jobs::new(Arc::new(context), Archive::new(folder.to_owned(), BUDGET), KEPT_FINISHED);
     tokio::spawn(Arc::clone(&jobs).run());

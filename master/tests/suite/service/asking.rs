@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use protocol::agent::ExitOutcome;
-use protocol::view::JobState;
+use protocol::view::{JobList, JobState};
 use serde_json::json;
 
-use crate::service::harness::{Answer, Master, client, reach, spec};
+use crate::service::harness::{Answer, Master, client, in_time, reach, spec, worker};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_listed_in_the_order_of_their_names() {
@@ -104,4 +104,33 @@ async fn an_unknown_path_or_a_wrong_method_is_answered_with_a_problem() {
         let answer = master.delete(path).await;
         assert_eq!((answer.status, answer.code().as_str()), (405, "method_not_allowed"), "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_of_the_list_answers_when_a_job_changes_or_is_new_or_is_removed() {
+    let master = Master::serving(None).await;
+    let list = async |after: &str| -> JobList {
+        let answer = in_time("the list is answered", master.get(&format!("/v1/jobs{after}"))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        serde_json::from_value(answer.json()).expect("not a list")
+    };
+    let after = |list: &JobList| format!("?after={}&wait=60", list.seq);
+    let empty = list("").await;
+    assert_eq!(list(&format!("?after={}&wait=0", empty.seq)).await, empty);
+    let (new, _) = tokio::join!(async { list(&after(&empty)).await }, master.submit(spec("listed", 1)));
+    assert!(new.seq > empty.seq && new.jobs.len() == 1, "{new:?}");
+    reach(&master.job(&new.jobs[0].name), JobState::Running).await;
+    let running = list("").await;
+    assert_eq!(running.jobs[0].state, JobState::Running);
+    let (changed, _) = tokio::join!(async { list(&after(&running)).await }, async {
+        master.backend.agent(&new.jobs[0].name, worker(0)).await.exit(ExitOutcome::Code(0));
+    });
+    assert!(changed.seq > running.seq, "{changed:?}");
+    reach(&master.job(&new.jobs[0].name), JobState::Succeeded).await;
+    let mut shown = list("").await;
+    assert_eq!(master.delete("/v1/jobs/listed").await.status, 202);
+    while !shown.jobs.is_empty() {
+        shown = list(&after(&shown)).await;
+    }
+    assert_eq!(master.get("/v1/jobs?after=x").await.status, 400);
 }

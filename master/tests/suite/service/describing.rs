@@ -39,6 +39,8 @@ async fn exactly_the_existing_routes_are_described() {
         "/v1/code/{id}/blobs",
         "/v1/dry-runs/jobs",
         "/v1/dry-runs/tfjobs",
+        "/v1/history",
+        "/v1/history/{uid}",
         "/v1/jobs",
         "/v1/jobs/{name}",
         "/v1/jobs/{name}/cancel",
@@ -47,6 +49,7 @@ async fn exactly_the_existing_routes_are_described() {
         "/v1/jobs/{name}/series",
         "/v1/jobs/{name}/stacks",
         "/v1/jobs/{name}/tfjob",
+        "/v1/jobs/{name}/timeline",
         "/v1/master",
         "/v1/tfjobs",
     ];

@@ -143,7 +143,7 @@ async fn a_new_master_does_not_open_the_output_of_a_finished_job_before_somebody
     in_time("the master has read the records", master.jobs.complete()).await;
     let job = master.jobs.find(&"over".parse().expect("not a name")).expect("no job");
     reach(&job, JobState::Succeeded).await;
-    let log = job.logs.of(worker(0)).expect("no log");
+    let log = job.kept.logs.of(worker(0)).expect("no log");
     assert_eq!(log.progress().end, 0, "the master has opened the file");
     assert_eq!(log.read(0).await.expect("cannot read the output").bytes, b"the output\n");
 }

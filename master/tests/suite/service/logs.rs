@@ -124,7 +124,7 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[0].print("it came\n");
-    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    let log = job.kept.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     let until = async |is_missed: bool| {
         while log.missing().is_some() != is_missed {
             tokio::task::yield_now().await;
@@ -143,7 +143,7 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
 async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
     let job = master.jobs.find(&spec.name).expect("no job");
-    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    let log = job.kept.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(114, "after\n".into(), wall_clock()).await.expect("cannot append to the log");
     log.append(130, "".into(), wall_clock()).await.expect("cannot append to the log");
 
@@ -230,7 +230,7 @@ async fn an_unfinished_line_is_shown_on_request() {
     let spec = spec("grows", 1);
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    let log = job.kept.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(0, "one\n10%".into(), wall_clock()).await.expect("cannot append to the log");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();
@@ -260,7 +260,7 @@ async fn with_times() -> (Master, ReplicaLog) {
     let spec = spec("timed", 1);
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    let log = job.kept.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     for (offset, text, at) in [(0, "one\n", 1000), (4, "two\n", 2000), (8, "thr", 3000)] {
         log.append(offset, text.into(), UnixMillis(at)).await.expect("cannot append to the log");
     }
@@ -315,7 +315,7 @@ async fn a_follower_since_a_time_gets_new_lines_only() {
     let spec = spec("timed", 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    let log = job.kept.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(0, "old\n".into(), UnixMillis(1000)).await.expect("cannot append to the log");
     let followed =
         Answer::of(client().get(master.url("/v1/jobs/timed/logs?follow=true&since_seconds=3600&times=true")));

@@ -281,7 +281,7 @@ async fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_it
     let agents = master.started(&spec).await;
     agents[1].print("waiting for the others\n");
     // A fake agent serves output only at the end of its run, so the test copies this line.
-    let copied = job.logs.of(worker(1)).expect("the replica has no log");
+    let copied = job.kept.logs.of(worker(1)).expect("the replica has no log");
     copied.append(0, "waiting for the others\n".into(), wall_clock()).await.expect("cannot append to the log");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;

@@ -18,7 +18,7 @@ async fn refused(master: &Master, answer: Answer, expected: (u16, &str), text: &
     assert_eq!((answer.status, answer.code().as_str()), expected, "{answer:?}");
     let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
     assert!(detail.contains(text), "{detail:?} does not contain {text:?}");
-    assert_eq!(master.get("/v1/jobs").await.json(), json!({"jobs": []}));
+    assert_eq!(master.get("/v1/jobs").await.json()["jobs"], json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,7 +213,7 @@ async fn a_head_request_for_create_has_no_effect() {
     let master = Master::serving(None).await;
     let answer = Answer::of(client().head(master.url("/create?strategy=AllReduce&name=a"))).await;
     assert_eq!(answer.status, 405);
-    assert_eq!(master.get("/v1/jobs").await.json(), json!({"jobs": []}));
+    assert_eq!(master.get("/v1/jobs").await.json()["jobs"], json!([]));
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use protocol::ids::Generation;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore, code_below};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore, code_below, history_below};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 /// Pause between two looks at the agents.
@@ -101,6 +101,7 @@ pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc
         boot_id: "bench".to_owned(),
         code: code_below(logs),
         tally: Tally::default(),
+        history: history_below(logs),
     };
     Jobs::new(Arc::new(context), Archive::new(logs.to_owned(), BUDGET), KEPT_FINISHED)
 }

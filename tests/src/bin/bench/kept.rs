@@ -86,7 +86,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     jobs.submit(spec.clone()).await?;
     let handle = jobs.find(&spec.name).context("the registry does not contain the job")?;
     for replica in plan::replicas(&spec) {
-        fill(&handle.logs, replica).await?;
+        fill(&handle.kept.logs, replica).await?;
     }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();

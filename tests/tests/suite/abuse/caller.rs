@@ -44,7 +44,7 @@ pub(crate) fn statuses(answers: &[u8]) -> Vec<u16> {
 #[track_caller]
 pub(crate) fn assert_untouched(scene: &Scene, master: &Master) {
     let curl = |path: &str| scene.curl(&[&format!("{}{path}", master.url)]);
-    assert_eq!(curl("/v1/jobs"), r#"{"jobs":[]}"#);
+    assert!(curl("/v1/jobs").ends_with(r#""jobs":[]}"#));
     let metrics = curl("/metrics");
     assert!(metrics.contains("muster_http_handler_panics_total 0\n"), "{metrics}");
     assert!(!metrics.contains("status=\"5"), "{metrics}");

@@ -123,7 +123,7 @@ fn a_job_is_refused_before_it_has_a_record_if_the_cluster_refuses_its_pods() {
     stage.submit(&["--service-account", "nobody"]).code(2).says(&["error: ", "serviceaccount", "nobody"]);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
     let jobs = stage.curl(&[], "/v1/jobs");
-    assert_eq!(jobs, r#"{"jobs":[]}"#);
+    assert!(jobs.ends_with(r#""jobs":[]}"#), "{jobs}");
 }
 
 #[test]

@@ -1,0 +1,135 @@
+//! Jobs that have ended and are no longer on record: the history of the master, and for local masters the history of
+//! this user.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use history::History;
+use protocol::history::{PastJob, PastJobs};
+use protocol::ids::JobName;
+use protocol::view::{JobSummary, JobView};
+use tokio::time::{sleep, timeout};
+
+use super::which_master::Masters;
+use crate::address::config::{Config, MasterChoice};
+use crate::ending::error::{Error, MasterError};
+use crate::master::client::MasterClient;
+use crate::output::Notes;
+
+/// Maximum time for the history of a local master to contain its job after the job's end, and the pause between two
+/// looks.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
+const KEEP_PAUSE: Duration = Duration::from_millis(20);
+
+/// A job that a verb shows.
+pub(super) enum Seen {
+    /// The job is on record.
+    Present(MasterClient, Box<JobView>),
+    /// The job has ended, and is in the history.
+    Past(Box<PastJob>),
+}
+
+impl Seen {
+    pub(super) fn view(&self) -> &JobView {
+        match self {
+            Self::Present(_, view) => view,
+            Self::Past(past) => &past.view,
+        }
+    }
+}
+
+/// The job with this name. If it is not on record, the newest job with this name in the history.
+pub(super) async fn find(verb: &'static str, name: &JobName, config: &Config, notes: &Notes) -> Result<Seen, Error> {
+    let client = match Masters::find(verb, config, notes).await.and_then(|masters| masters.of(name)) {
+        Ok(client) => client,
+        // No local master runs, or none of them has the job.
+        Err(error) => return newest_of_user(name, config, notes).ok_or(error),
+    };
+    let missing = match client.view(name).await {
+        Ok(view) => return Ok(Seen::Present(client, Box::new(view))),
+        Err(error) if error.is_not_found() => error,
+        Err(error) => return Err(error.into()),
+    };
+    let PastJobs { jobs, .. } = client.history().await.unwrap_or_default();
+    if let Some(newest) = jobs.iter().find(|job| job.name == *name) {
+        let past = client.past_job(&newest.uid).await?;
+        return Ok(from_history(past, notes));
+    }
+    newest_of_user(name, config, notes).ok_or_else(|| missing.into())
+}
+
+/// The newest job with this name in the history of this user.
+fn newest_of_user(name: &JobName, config: &Config, notes: &Notes) -> Option<Seen> {
+    let history = of_user(config)?;
+    let newest = history.list().ok()?.jobs.into_iter().find(|job| job.name == *name)?;
+    match history.read(&newest.uid) {
+        Ok(past) => past.map(|past| from_history(past, notes)),
+        Err(error) => {
+            notes.say(&format!("could not read the history: {error}"));
+            None
+        }
+    }
+}
+
+fn from_history(past: PastJob, notes: &Notes) -> Seen {
+    notes.say(&format!("job {} is no longer on record; this is from the history", past.view.name));
+    Seen::Past(Box::new(past))
+}
+
+/// The history of this user, if the command asks local masters.
+fn of_user(config: &Config) -> Option<History> {
+    match config.master {
+        MasterChoice::Local(_) => config.history.clone().map(History::at),
+        MasterChoice::At(_) | MasterChoice::Kube(_) => None,
+    }
+}
+
+/// All jobs on record, and then all jobs of the history that are no longer on record, the newest first.
+pub(super) async fn all_jobs(config: &Config, notes: &Notes) -> Result<Vec<JobSummary>, Error> {
+    let (mut jobs, mut past) = (vec![], vec![]);
+    match Masters::find("list", config, notes).await {
+        Ok(masters) => {
+            jobs = masters.of_all(async |client| Ok(client.list().await?.jobs)).await?;
+            past = masters.of_all(async |client| Ok(vec![client.history().await?])).await?;
+        }
+        // Without a running local master, the history of this user is still there.
+        Err(error) if of_user(config).is_none() => return Err(error),
+        Err(_) => {}
+    }
+    if let Some(history) = of_user(config) {
+        let list = history.list().map_err(|error| Error::input("read the history").because(error))?;
+        past.push(list);
+    }
+    let mut known: HashSet<String> = jobs.iter().map(|job: &JobSummary| job.uid.clone()).collect();
+    for PastJobs { jobs: of_history, skipped } in past {
+        for skipped in skipped {
+            notes.say(&format!("skipped a file of the history: {} {}", skipped.file, skipped.reason));
+        }
+        jobs.extend(of_history.into_iter().filter(|job| known.insert(job.uid.clone())));
+    }
+    Ok(jobs)
+}
+
+/// Keeps the job of a local master in the history of this user. The master's own files are removed when it ends.
+pub(super) async fn keep(client: &MasterClient, name: &JobName, config: &Config, notes: &Notes) {
+    let Some(history) = config.history.clone().map(History::at) else { return };
+    let Ok(JobView { uid, result: Some(_), .. }) = client.view(name).await else { return };
+    let kept = match timeout(KEEP_TIMEOUT, past_job(client, &uid)).await {
+        Ok(Ok(past)) => history.keep(&past).map_err(|error| error.to_string()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the master did not write it in time".to_owned()),
+    };
+    if let Err(reason) = kept {
+        notes.say(&format!("the history lacks job {name}: {reason}"));
+    }
+}
+
+/// The job with this uid, when the master has written it. It does so a moment after the result.
+async fn past_job(client: &MasterClient, uid: &str) -> Result<PastJob, MasterError> {
+    loop {
+        match client.past_job(uid).await {
+            Err(error) if error.is_not_found() => sleep(KEEP_PAUSE).await,
+            outcome => return outcome,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The files of jobs that have ended: a folder with one file for each job, at most [`ENTRIES_MAX`] files with
+//! [`BYTES_MAX`] together. Only their owner can read them.
+//!
+//! A file's name is `ENDED-NAME.UID.json`, where `ENDED` is the end of the job in milliseconds, so that the names sort by
+//! age. The first line is a header with the job's summary, and the second line is the job. A file is written under
+//! another name first, so a file with this name is complete, unless a disk has lost a part of it.
+
+mod file;
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use protocol::history::{PastJob, PastJobs, Skipped};
+use protocol::ids::UnixMillis;
+
+use self::file::Unread;
+
+/// Maximum number of jobs.
+pub const ENTRIES_MAX: usize = 200;
+/// Maximum bytes of all files.
+pub const BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// The prefix of a file that is being written.
+const UNFINISHED: &str = ".unfinished-";
+/// An unfinished file of this age belongs to a program that has died.
+const UNFINISHED_AGE: Duration = Duration::from_secs(3600);
+/// The ending of a complete file.
+const ENDING: &str = ".json";
+/// Maximum bytes of a uid in a file's name.
+const UID_BYTES: usize = 64;
+
+/// A folder with the files of jobs that have ended.
+#[derive(Debug, Clone)]
+pub struct History {
+    folder: PathBuf,
+}
+
+/// A file of the folder.
+struct Entry {
+    name: String,
+    bytes: u64,
+}
+
+impl History {
+    /// The history in this folder. The folder is created when it is needed.
+    pub fn at(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Writes the file of a job that has ended, unless there is one or the history is full of newer jobs. Removes the
+    /// oldest files to make room.
+    ///
+    /// # Errors
+    /// Fails if the folder cannot be written, or if the job's uid cannot be a part of a file's name.
+    pub fn keep(&self, job: &PastJob) -> io::Result<()> {
+        if !is_uid(&job.view.uid) {
+            return Err(io::Error::new(ErrorKind::InvalidInput, format!("the uid \"{}\" is no name", job.view.uid)));
+        }
+        let ended = job.view.times.ended.or(job.view.times.finished).unwrap_or(UnixMillis(0));
+        let name = format!("{:013}-{}.{}{ENDING}", ended.0, job.view.name, job.view.uid);
+        let entries = self.entries()?;
+        let is_too_old = entries.len() >= ENTRIES_MAX && entries.first().is_some_and(|oldest| name < oldest.name);
+        if is_too_old || entries.iter().any(|entry| is_of(&entry.name, &job.view.uid)) {
+            return Ok(());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        // tempfile creates files that only their owner can read.
+        let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder)?;
+        file::write(&mut unfinished, job)?;
+        unfinished.persist(self.folder.join(&name))?;
+        self.make_room()
+    }
+
+    /// All jobs, the newest first, and the files that cannot be read.
+    ///
+    /// # Errors
+    /// Fails if the folder cannot be read.
+    pub fn list(&self) -> io::Result<PastJobs> {
+        let mut list = PastJobs::default();
+        for Entry { name, .. } in self.entries()?.into_iter().rev() {
+            match self.check(&name).and_then(|path| file::summary(&path)) {
+                Ok(summary) => list.jobs.push(summary),
+                // Another program has just removed the file.
+                Err(Unread::Absent) => {}
+                Err(unread) => list.skipped.push(Skipped { file: name, reason: unread.to_string() }),
+            }
+        }
+        Ok(list)
+    }
+
+    /// The job with this uid. `None` if the history does not have it.
+    ///
+    /// # Errors
+    /// Fails if the folder or the file cannot be read.
+    pub fn read(&self, uid: &str) -> io::Result<Option<PastJob>> {
+        let entries = self.entries()?;
+        let Some(Entry { name, .. }) = entries.iter().find(|entry| is_of(&entry.name, uid)) else { return Ok(None) };
+        match self.check(name).and_then(|path| file::job(&path)) {
+            Ok(job) => Ok(Some(job)),
+            Err(Unread::Absent) => Ok(None),
+            Err(unread) => Err(io::Error::new(ErrorKind::InvalidData, format!("{name} {unread}"))),
+        }
+    }
+
+    /// The complete files, the oldest first.
+    fn entries(&self) -> io::Result<Vec<Entry>> {
+        let found = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(vec![]),
+            found => found?,
+        };
+        let mut entries = vec![];
+        for entry in found {
+            let entry = entry?;
+            // A file that another program has just removed has no metadata.
+            let (Ok(name), Ok(metadata)) = (entry.file_name().into_string(), entry.metadata()) else { continue };
+            if name.ends_with(ENDING) && !name.starts_with('.') {
+                entries.push(Entry { name, bytes: metadata.len() });
+            } else if name.starts_with(UNFINISHED) && age_of(&metadata) > UNFINISHED_AGE {
+                unless_absent(fs::remove_file(entry.path()))?;
+            }
+        }
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(entries)
+    }
+
+    /// Removes the oldest files until the limits are kept.
+    fn make_room(&self) -> io::Result<()> {
+        let entries = self.entries()?;
+        let (mut count, mut bytes) = (entries.len(), entries.iter().map(|entry| entry.bytes).sum::<u64>());
+        for entry in &entries {
+            if count <= ENTRIES_MAX && bytes <= BYTES_MAX {
+                break;
+            }
+            unless_absent(fs::remove_file(self.folder.join(&entry.name)))?;
+            (count, bytes) = (count - 1, bytes - entry.bytes);
+        }
+        Ok(())
+    }
+
+    /// The path of a file that only its owner can read and change, and whose owner owns the folder.
+    fn check(&self, name: &str) -> Result<PathBuf, Unread> {
+        let path = self.folder.join(name);
+        let owner = |path: &Path| path.symlink_metadata().map(|metadata| (metadata.uid(), metadata));
+        let (folder, _) = owner(&self.folder)?;
+        let (uid, metadata) = owner(&path)?;
+        let is_private = uid == folder && metadata.is_file() && metadata.mode() & 0o077 == 0;
+        if is_private { Ok(path) } else { Err(Unread::NotPrivate) }
+    }
+}
+
+fn is_uid(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=UID_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// Whether the file with this name is that of the job with this uid. A uid has no dot.
+fn is_of(name: &str, uid: &str) -> bool {
+    let stem = name.strip_suffix(ENDING).and_then(|name| name.rsplit_once('.'));
+    stem.is_some_and(|(_, of)| of == uid)
+}
+
+fn age_of(metadata: &fs::Metadata) -> Duration {
+    metadata.modified().ok().and_then(|modified| modified.elapsed().ok()).unwrap_or_default()
+}
+
+fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+#[path = "lib_tests.rs"]
+mod tests;

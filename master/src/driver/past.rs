@@ -1,0 +1,33 @@
+//! Keeps a job that has ended in the history, which outlives the job's record. If that fails, only the history lacks the
+//! job.
+
+use protocol::history::{LAST_OUTPUT_BYTES, PastJob};
+use protocol::view::JobResult;
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+use super::Driver;
+
+impl Driver {
+    /// Writes the job's file. A master that has taken the job over writes the file if an earlier master did not.
+    pub(super) async fn keep_in_history(&mut self) {
+        if std::mem::replace(&mut self.is_in_history, true) {
+            return;
+        }
+        let Some(view) = self.shown.view().as_ended() else { return };
+        let now = self.ledger.now();
+        let (timeline, series) = (self.timeline.shown(&view, now), self.pods.series(&view, now).await);
+        let last_output = match &view.result {
+            Some(JobResult::Failed { failure }) => match failure.replica() {
+                Some(replica) => self.pods.last_output(replica, LAST_OUTPUT_BYTES).await,
+                None => String::new(),
+            },
+            Some(JobResult::Succeeded | JobResult::Cancelled) | None => String::new(),
+        };
+        let history = self.ledger.history();
+        let kept = spawn_blocking(move || history.keep(&PastJob { view, timeline, series, last_output })).await;
+        if let Err(error) = kept.map_err(std::io::Error::from).and_then(|kept| kept) {
+            warn!(job = %self.ledger.name(), %error, "could not keep the job in the history");
+        }
+    }
+}
