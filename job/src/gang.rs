@@ -319,9 +319,9 @@ impl Gang {
 
     /// The members whose runs have ended for lack of memory, and the start of these runs.
     pub fn out_of_memory(&self) -> impl Iterator<Item = (ReplicaId, Generation)> {
-        self.members().filter_map(|member| match &member.phase {
-            ReplicaPhase::Exited(generation, exit) if exit.lacks_memory() => Some((member.id, *generation)),
-            _ => None,
+        self.members().filter_map(|member| {
+            let ReplicaPhase::Exited(generation, exit) = &member.phase else { return None };
+            exit.lacks_memory().then_some((member.id, *generation))
         })
     }
 

@@ -15,14 +15,11 @@ use crate::support::{
     FIRST, NO_RESTARTS, SOON, exit, exited, fixed, id, seen, step, stopped, stopping, with_restarts, workers,
 };
 
-fn spec(batching: Batching, (min, max): (Option<u32>, u32)) -> JobSpec {
+fn spec(mut batching: Batching, (min, max): (Option<u32>, u32)) -> JobSpec {
+    batching.global_batch = Some(96);
     let name = "digits".parse().expect("a valid name");
-    let request = JobRequest {
-        worker_num: Some(max),
-        worker_min: min,
-        batching: Batching { global_batch: Some(96), ..batching },
-        ..JobRequest::new(name, Strategy::AllReduce)
-    };
+    let request =
+        JobRequest { worker_num: Some(max), worker_min: min, batching, ..JobRequest::new(name, Strategy::AllReduce) };
     JobSpec::try_from(request).expect("a valid request")
 }
 
@@ -120,6 +117,7 @@ fn judged(too_large: Option<TooLargeBatch>) -> (JobPhase, FailedStart) {
         budget: Some(job::policy::Budget::Counted),
         last_lines: vec![],
         silence: Default::default(),
+        stacks: None,
     };
     let first = diagnose(failure.clone(), &gang, evidence);
     let restarts = Restarts { counted: 1, failed_starts: vec![first.clone()], ..NO_RESTARTS.clone() };

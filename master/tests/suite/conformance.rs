@@ -8,8 +8,11 @@ use master::host::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, wall_clock};
 use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
-use protocol::failure::{FINGERPRINT_JSON_BYTES, Fingerprint};
-use protocol::ids::UnixMillis;
+use protocol::failure::{
+    CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX,
+    TooLargeBatch,
+};
+use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::progress::LostSteps;
 use protocol::stacks::SENTENCE_JSON_BYTES;
 use protocol::text::json_bytes;
@@ -107,13 +110,27 @@ fn longest_fingerprint() -> Fingerprint {
     }
 }
 
+/// This failed start with the longest evidence, but without the last lines.
+fn longest_failed_start(failed: FailedStart, replica: ReplicaId) -> FailedStart {
+    let consequence = Consequence { replica, how: format!("was lost: {}", "r".repeat(1024)), stopped: false };
+    let too_large = TooLargeBatch { replica, batch: u32::MAX, most: u32::MAX, possible: Some(u64::MAX) };
+    FailedStart {
+        counted: false,
+        consequences: vec![consequence; CONSEQUENCES_MAX],
+        lost_steps: Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }),
+        fingerprint: Some(longest_fingerprint()),
+        stacks: Some("s".repeat(SENTENCE_JSON_BYTES)),
+        too_large: vec![too_large; CONSEQUENCES_MAX],
+        ..failed
+    }
+}
+
 #[tokio::test]
 async fn the_largest_record_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
     use protocol::env::INPUT_BYTES_MAX;
-    use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, TooLargeBatch};
-    use protocol::ids::{Generation, ReplicaId, UnixMillis};
+    use protocol::ids::{Generation, UnixMillis};
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
 
     let replica: ReplicaId = "evaluator-1000".parse().expect("not a replica");
@@ -127,29 +144,11 @@ async fn the_largest_record_fits_into_a_config_map() {
 
     let exit = longest_exit(at);
     let failure = Failure::ReplicaExited { replica, exit };
-    let consequence = Consequence { replica, how: format!("was lost: {}", "r".repeat(1024)), stopped: false };
-    let consequences = vec![consequence; CONSEQUENCES_MAX];
     let mut record = testkit::conformance::store::record("full");
     for sequence in 0..20 {
         let generation = Some(Generation { epoch: u32::MAX, sequence: u32::MAX - sequence });
-        let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
-        let (counted, lost_steps) = (false, Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }));
-        let fingerprint = Some(longest_fingerprint());
-        let stacks = Some("s".repeat(SENTENCE_JSON_BYTES));
-        let too_large = vec![
-            TooLargeBatch { replica, batch: u32::MAX, most: u32::MAX, possible: Some(u64::MAX) };
-            CONSEQUENCES_MAX
-        ];
-        let failed = FailedStart {
-            lost_steps,
-            fingerprint,
-            too_large,
-            counted,
-            last_lines,
-            stacks,
-            consequences,
-            ..FailedStart::new(generation, at, failure)
-        };
+        let failed = longest_failed_start(FailedStart::new(generation, at, failure.clone()), replica);
+        let failed = FailedStart { last_lines: last_lines.clone(), ..failed };
         record.restarts.note(failed);
         record.restarts.count_restart(at);
     }
@@ -183,7 +182,7 @@ async fn the_largest_record_fits_into_a_config_map() {
 
 #[test]
 fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure_with_a_generation() {
-    use protocol::failure::{Consequence, FailedStart, Failure, Loss};
+    use protocol::failure::Loss;
     use protocol::ids::{Generation, UnixMillis};
     let mut record = testkit::conformance::store::record("long");
     for sequence in 1..=8 {
