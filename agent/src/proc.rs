@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use crate::run::clock;
 
 /// The unit of times in `/proc`, on all machines that Muster supports (`USER_HZ`).
-const TICK: Duration = Duration::from_millis(10);
+const TICK_MILLIS: u64 = 10;
 
 /// The index of each field, counted from the field after the program's name.
 const STATE: usize = 0;
@@ -44,7 +44,10 @@ fn parsed(stat: &[u8]) -> Option<Stat> {
     let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let fields: Vec<&str> = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
-    let time = |index: usize| Some(TICK.saturating_mul(u32::try_from(number(index)?).unwrap_or(0)));
+    let time = |index: usize| {
+        let ticks = u64::try_from(number(index)?).unwrap_or(0);
+        Some(Duration::from_millis(ticks.saturating_mul(TICK_MILLIS)))
+    };
     Some(Stat {
         state: fields.get(STATE)?.chars().next()?,
         parent: number(PARENT)?.try_into().ok()?,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use protocol::history::{PastJob, PastJobs, Skipped};
 use protocol::ids::UnixMillis;
+use protocol::view::JobView;
 
 use self::file::Unread;
 
@@ -56,22 +57,36 @@ impl History {
     /// # Errors
     /// Fails if the folder cannot be written, or if the job's uid cannot be a part of a file's name.
     pub fn keep(&self, job: &PastJob) -> io::Result<()> {
-        if !is_uid(&job.view.uid) {
-            return Err(io::Error::new(ErrorKind::InvalidInput, format!("the uid \"{}\" is no name", job.view.uid)));
-        }
-        let ended = job.view.times.ended.or(job.view.times.finished).unwrap_or(UnixMillis(0));
-        let name = format!("{:013}-{}.{}{ENDING}", ended.0, job.view.name, job.view.uid);
-        let entries = self.entries()?;
-        let is_too_old = entries.len() >= ENTRIES_MAX && entries.first().is_some_and(|oldest| name < oldest.name);
-        if is_too_old || entries.iter().any(|entry| is_of(&entry.name, &job.view.uid)) {
-            return Ok(());
-        }
+        let Some(name) = self.name_for(&job.view)? else { return Ok(()) };
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         // tempfile creates files that only their owner can read.
         let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder)?;
         file::write(&mut unfinished, job)?;
         unfinished.persist(self.folder.join(&name))?;
         self.make_room()
+    }
+
+    /// Whether [`Self::keep`] would write the file of this job.
+    ///
+    /// # Errors
+    /// Fails if the folder cannot be read, or if the job's uid cannot be a part of a file's name.
+    pub fn lacks(&self, view: &JobView) -> io::Result<bool> {
+        self.name_for(view).map(|name| name.is_some())
+    }
+
+    /// The name of the file to write for this job, if it is to be written.
+    fn name_for(&self, view: &JobView) -> io::Result<Option<String>> {
+        if !is_uid(&view.uid) {
+            let rule = format!("use 1 to {UID_BYTES} letters, digits and hyphens");
+            let sentence = format!("the uid \"{}\" cannot be part of a file's name: {rule}", view.uid);
+            return Err(io::Error::new(ErrorKind::InvalidInput, sentence));
+        }
+        let ended = view.times.ended.or(view.times.finished).unwrap_or(UnixMillis(0));
+        let name = format!("{:013}-{}.{}{ENDING}", ended.0, view.name, view.uid);
+        let entries = self.entries()?;
+        let is_too_old = entries.len() >= ENTRIES_MAX && entries.first().is_some_and(|oldest| name < oldest.name);
+        let is_there = entries.iter().any(|entry| is_of(&entry.name, &view.uid));
+        Ok((!is_too_old && !is_there).then_some(name))
     }
 
     /// All jobs, the newest first, and the files that cannot be read.
@@ -101,7 +116,9 @@ impl History {
         match self.check(name).and_then(|path| file::job(&path)) {
             Ok(job) => Ok(Some(job)),
             Err(Unread::Absent) => Ok(None),
-            Err(unread) => Err(io::Error::new(ErrorKind::InvalidData, format!("{name} {unread}"))),
+            Err(unread) => {
+                Err(io::Error::new(ErrorKind::InvalidData, format!("the file {name} of the history {unread}")))
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Why a start of a gang failed: the first replica that failed, how it ended, and the failures that it caused.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -72,10 +73,12 @@ impl Failure {
         }
     }
 
-    /// Clears the texts that the failed run printed.
+    /// Clears the texts that the failed run printed, and all but the first of many replicas that were not ready.
     pub fn forget_output(&mut self) {
-        if let Self::ReplicaExited { exit, .. } = self {
-            exit.forget_output();
+        match self {
+            Self::ReplicaExited { exit, .. } => exit.forget_output(),
+            Self::StartTimeout { missing, .. } => missing.truncate(CONSEQUENCES_MAX),
+            Self::ReplicaLost { .. } | Self::DeadlineExceeded { .. } => {}
         }
     }
 }
@@ -172,7 +175,7 @@ impl fmt::Display for TooLargeBatch {
         write!(f, "{replica} has too little memory for a batch of {batch}")?;
         match possible {
             None => write!(f, ", so it gets at most {most} in later starts"),
-            Some(0) => write!(f, ", and the job allows no batch of {most} or less for it"),
+            Some(0) => write!(f, ", and without it the job has no sizes within its bounds"),
             Some(global) => write!(f, ", and with at most {most} the largest global batch is {global}"),
         }
     }
@@ -268,6 +271,9 @@ pub struct Restarts {
     pub last_counted_at: Option<UnixMillis>,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
+    /// The most samples that replicas get because of failed starts that are not in `failed_starts` any more.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub batch_limits: BTreeMap<ReplicaId, u32>,
 }
 
 impl Restarts {
@@ -294,7 +300,8 @@ impl Restarts {
     /// The largest batch for which the memory of this replica may be enough. `None` if nothing is known.
     pub fn batch_limit(&self, replica: ReplicaId) -> Option<u32> {
         let all = self.failed_starts.iter().flat_map(|start| &start.too_large);
-        all.filter(|batch| batch.replica == replica).map(|batch| batch.most).min()
+        let kept = all.filter(|batch| batch.replica == replica).map(|batch| batch.most);
+        kept.chain(self.batch_limits.get(&replica).copied()).min()
     }
 
     /// Adds a failed start, and removes the last output of older failed starts.
@@ -302,9 +309,6 @@ impl Restarts {
         for older in &mut self.failed_starts {
             older.last_lines.clear();
             older.failure.forget_output();
-            if let Failure::StartTimeout { missing, .. } = &mut older.failure {
-                missing.truncate(CONSEQUENCES_MAX);
-            }
         }
         self.failed_starts.push(failed);
         if self.failed_starts.len() > KEPT {
@@ -316,7 +320,11 @@ impl Restarts {
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
-        self.failed_starts.remove(oldest.unwrap_or(0));
+        let forgotten = self.failed_starts.remove(oldest.unwrap_or(0));
+        for TooLargeBatch { replica, most, .. } in forgotten.too_large {
+            let limit = self.batch_limits.entry(replica).or_insert(most);
+            *limit = most.min(*limit);
+        }
     }
 
     /// Adds a restart to `counted` or `uncounted`, depending on the newest failed start. The restart is decided `now`, by

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of a [`Pattern`].
 pub const PATTERN_BYTES: usize = 256;
 
+/// Maximum bytes of a compiled [`Pattern`]. The time of a search grows with them.
+const COMPILED_BYTES: usize = 64 * 1024;
+
 /// A regular expression with exactly one group, which matches a number in a line, such as `loss: ([0-9.]+)`. The syntax
 /// is that of the crate `regex-lite`: that of Python's `re`, without look-around and back-references. A search takes time
-/// in proportion to the line.
+/// in proportion to the length of the line multiplied by the size of the compiled expression.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pattern(Regex);
@@ -48,7 +51,10 @@ impl FromStr for Pattern {
         if text.len() > PATTERN_BYTES {
             return Err(BadPattern::Long(text.len()));
         }
-        let regex = Regex::new(text).map_err(|error| BadPattern::Syntax(error.to_string()))?;
+        let regex = RegexBuilder::new(text)
+            .size_limit(COMPILED_BYTES)
+            .build()
+            .map_err(|error| BadPattern::Syntax(error.to_string()))?;
         // The whole match counts as a group too.
         match regex.captures_len() - 1 {
             1 => Ok(Self(regex)),

@@ -5,7 +5,7 @@ use crate::group::{self, GROUPS_MAX};
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::is_default;
 use crate::job::{JobSpec, SpecError, Strategy};
-use crate::progress::{VALUES_MAX, is_value_name};
+use crate::progress::{VALUE_NAME_BYTES, VALUES_MAX, is_value_name};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, OnFailure, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
@@ -154,7 +154,7 @@ impl JobSpec {
             return Err(SpecError::TooManyMetrics(self.metrics.len()));
         }
         match self.metrics.keys().find(|name| !is_value_name(name)) {
-            Some(name) => Err(SpecError::MetricName(name.clone())),
+            Some(name) => Err(SpecError::MetricName(name.chars().take(VALUE_NAME_BYTES).collect())),
             None => Ok(()),
         }
     }

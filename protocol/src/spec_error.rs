@@ -110,7 +110,7 @@ pub enum SpecError {
     #[error("the job reads {0} metrics from its output: use at most {VALUES_MAX}")]
     TooManyMetrics(usize),
     /// A metric has no usable name.
-    #[error("{0:?} is not a name of a metric: use 1 to {VALUE_NAME_BYTES} bytes without control characters")]
+    #[error("invalid name of a metric {0:?}: use 1 to {VALUE_NAME_BYTES} bytes without control characters")]
     MetricName(String),
     /// A time limit is 0.
     #[error("{0} is 0: use at least 1 s")]

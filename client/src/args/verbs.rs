@@ -107,9 +107,8 @@ pub(crate) struct WaitArgs {
 
 /// An address that a client can post to.
 fn web_address(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| error.to_string())?;
-    let is_of_web = matches!(url.scheme(), "http" | "https");
-    is_of_web.then_some(url).ok_or_else(|| "use an address that begins with http:// or https://".to_owned())
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    url.ok_or_else(|| "use an address that begins with http:// or https://".to_owned())
 }
 
 /// Arguments of `top`.

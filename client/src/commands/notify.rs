@@ -63,6 +63,6 @@ fn news(before: Option<&JobView>, now: &JobView) -> Vec<String> {
         format!("waits for new code{why}")
     });
     let ended = now.result.is_some() && before.is_none_or(|view| view.result.is_none());
-    let restart = narrate::restart(before, now).filter(|_| !ended);
+    let restart = narrate::restart(before, now).filter(|_| !ended).map(|text| format!("starts again, {text}"));
     restart.into_iter().chain(halted).chain(ended.then(|| narrate::closing(now))).collect()
 }

@@ -40,8 +40,12 @@ impl Seen {
 
 /// The job with this name. If it is not on record, the newest job with this name in the history.
 pub(super) async fn find(verb: &'static str, name: &JobName, config: &Config, notes: &Notes) -> Result<Seen, Error> {
-    let client = match Masters::find(verb, config, notes).await.and_then(|masters| masters.of(name)) {
+    let masters = Masters::find(verb, config, notes).await;
+    let is_running = matches!(&masters, Ok(Masters::Local(all)) if all.iter().any(|master| master.job == *name));
+    let client = match masters.and_then(|masters| masters.of(name)) {
         Ok(client) => client,
+        // Several local masters have a job with this name.
+        Err(error) if is_running => return Err(error),
         // No local master runs, or none of them has the job.
         Err(error) => return newest_of_user(name, config, notes).ok_or(error),
     };

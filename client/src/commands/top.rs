@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::now;
 use super::which_master::Masters;
 use crate::args::TopArgs;
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
@@ -31,14 +31,26 @@ pub(super) async fn run(masters: &Masters, args: &TopArgs, data: &mut Data, note
     let mut interrupts = Interrupts::listen().map_err(|error| Error::unsuccessful("catch Ctrl-C").because(error))?;
     let show = async {
         loop {
-            notes.show_table(&table(masters, args.name.as_ref()).await?);
+            match table(masters, args.name.as_ref()).await {
+                Ok(table) => notes.show_table(&table),
+                // The next table may succeed.
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
             sleep(INTERVAL).await;
         }
     };
     tokio::select! {
         failed = show => failed,
-        () = interrupts.next() => Ok(Exit::Done),
+        () = interrupts.next() => {
+            notes.end_progress();
+            Ok(Exit::Done)
+        }
     }
+}
+
+fn is_passing(error: &Error) -> bool {
+    matches!(&error.cause, Cause::Master(error) if error.is_transient())
 }
 
 async fn table(masters: &Masters, name: Option<&JobName>) -> Result<String, Error> {

@@ -33,10 +33,11 @@ async fn wait_for_all(masters: Masters, args: WaitArgs, mut data: Data, notes: N
         let notes = notes.clone();
         async move { wait(&masters.of(&name)?, &name, (begun, args.timeout), shared, &notes).await }
     });
-    let Outcomes { done, failed } = waits.await?;
+    let outcomes = waits.await;
     if let Some(notifier) = notifier {
         notifier.complete().await;
     }
+    let Outcomes { done, failed } = outcomes?;
     let exit = done.iter().map(|view| Exit::from(view.state)).max().unwrap_or(Exit::Done).max(failed);
     match (args.format.output, done.as_slice(), args.jobs.names.as_slice()) {
         (Format::Text, _, _) => {}

@@ -57,7 +57,7 @@ pub(crate) fn for_failure(view: &JobView) -> Option<Cow<'static, str>> {
 fn for_batch(TooLargeBatch { replica, batch, most, possible }: &TooLargeBatch) -> String {
     let what = match possible {
         None => format!("submit with --max-restarts 3, and the next start gives it at most {most}"),
-        Some(0) => format!("allow batches of {most} or less for it, or use a machine with more memory"),
+        Some(0) => "allow smaller batches, or use machines with more memory".to_owned(),
         Some(global) => format!("use --global-batch {global} or less, or machines with more memory"),
     };
     format!("{replica} has too little memory for a batch of {batch}: {what}")

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::progress::{JobSeries, SeriesPoint};
+use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 
 use super::spelled;
 
@@ -32,10 +32,11 @@ pub(super) fn paces(series: &JobSeries, start: Option<Generation>) -> BTreeMap<R
     newest.collect()
 }
 
-/// A sentence such as `worker-2 needs 1.8 times the median for a sample, for 4 m 10 s`, if one replica is slow.
-pub(super) fn straggler(series: &JobSeries, now: UnixMillis) -> Option<String> {
-    let all: Vec<(ReplicaId, Vec<Interval>)> =
-        series.replicas.iter().map(|of| (of.replica, intervals(&of.points))).collect();
+/// For this start, a sentence such as `worker-2 needs 1.8 times the median for a sample, for 4 m 10 s`, if one replica is slow.
+pub(super) fn straggler(series: &JobSeries, start: Option<Generation>, now: UnixMillis) -> Option<String> {
+    let is_present = |of: &&ReplicaSeries| of.points.last().is_some_and(|point| Some(point.generation) == start);
+    let present = series.replicas.iter().filter(is_present);
+    let all: Vec<(ReplicaId, Vec<Interval>)> = present.map(|of| (of.replica, intervals(&of.points))).collect();
     let (slowest, times) = slowest(&all, 0)?;
     let slow_since = (1..).map_while(|nth| slowest_is(&all, nth, slowest)).last();
     let since = slow_since.or_else(|| slowest_is(&all, 0, slowest))?;
@@ -52,15 +53,18 @@ struct Interval {
 
 /// The intervals of the newest start and the newest batch sizes, newest first.
 fn intervals(points: &[SeriesPoint]) -> Vec<Interval> {
-    let interval = |pair: &[SeriesPoint]| {
-        let (older, newer) = (&pair[0], &pair[1]);
+    // A metric adds points between two reports, with the totals of the first.
+    let mut reports: Vec<&SeriesPoint> = points.iter().collect();
+    reports.dedup_by_key(|point| (point.generation, point.progress.split, point.progress.samples));
+    let interval = |pair: &[&SeriesPoint]| {
+        let (older, newer) = (pair[0], pair[1]);
         let is_alike = (older.generation, older.progress.split) == (newer.generation, newer.progress.split);
         let samples = newer.progress.samples.checked_sub(older.progress.samples).filter(|samples| *samples > 0)?;
         let compute =
             newer.progress.compute_us.checked_sub(older.progress.compute_us).filter(|compute| *compute > 0)?;
         is_alike.then(|| Interval { since: older.at, per_sample: ratio(compute, samples) })
     };
-    points.windows(2).rev().map_while(interval).collect()
+    reports.windows(2).rev().map_while(interval).collect()
 }
 
 /// The replica that was slow in its nth newest interval, and how many times the median it needed.
@@ -111,9 +115,10 @@ mod tests {
         let usual = || vec![point(0, 0, 0, 0), point(60, 100, 320_000, 0), point(120, 200, 640_000, 0)];
         let late = vec![point(0, 0, 0, 0), point(60, 100, 320_000, 0), point(120, 200, 320_000 + 576_000, 0)];
         let slow = vec![point(0, 0, 0, 0), point(60, 100, 480_000, 0), point(120, 200, 480_000 + 576_000, 0)];
+        let start = "1.2".parse().ok();
         let told = |third: Vec<Value>| {
             let replicas = [("worker-0", usual()), ("worker-1", usual()), ("worker-2", third)];
-            straggler(&series(&replicas), UnixMillis(300_000))
+            straggler(&series(&replicas), start, UnixMillis(300_000))
         };
         assert_eq!(told(usual()), None);
         assert_eq!(told(late).as_deref(), Some("worker-2 needs 1.8 times the median for a sample, for 4 m 00 s"));
@@ -121,7 +126,13 @@ mod tests {
         let of_other_sizes = vec![point(0, 0, 0, 0), point(60, 100, 320_000, 0), point(120, 200, 900_000, 16)];
         assert_eq!(told(of_other_sizes), None, "totals of different sizes are compared");
         assert_eq!(told(vec![point(120, 200, 900_000, 0)]), None, "one report has no interval");
-        assert_eq!(straggler(&series(&[("worker-0", usual())]), UnixMillis(300_000)), None);
+        assert_eq!(straggler(&series(&[("worker-0", usual())]), start, UnixMillis(300_000)), None);
+        let metric = [point(60, 100, 320_000, 0), point(120, 200, 640_000, 0), point(121, 200, 640_000, 0)];
+        assert!(told([point(0, 0, 0, 0)].into_iter().chain(metric).collect()).is_none());
+        let other = "1.3".parse().ok();
+        let slow = [("worker-0", usual()), ("worker-1", vec![point(0, 0, 0, 0), point(60, 9, 320_000, 0)])];
+        assert!(straggler(&series(&slow), start, UnixMillis(0)).is_some());
+        assert_eq!(straggler(&series(&slow), other, UnixMillis(0)), None, "the reports are of an earlier start");
     }
 
     #[test]

@@ -69,7 +69,9 @@ pub(crate) fn status_facts(view: &JobView, series: Option<&JobSeries>, now: Unix
         let changed_at = sizes.changed.as_ref().map(|changed| changed.at);
         ("batches", batches::in_use(sizes, between(changed_at, Some(now))))
     }));
-    let slow = || series.and_then(|series| straggler(series, now)).filter(|_| view.state == JobState::Running);
+    let slow = || {
+        series.and_then(|series| straggler(series, view.generation, now)).filter(|_| view.state == JobState::Running)
+    };
     // Sizes that follow the speeds make up for a slow worker.
     head.extend(view.batches.is_none().then(slow).flatten().map(|sentence| ("slow", sentence)));
     head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));

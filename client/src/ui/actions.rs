@@ -84,7 +84,7 @@ impl Action {
 }
 
 fn scaled(workers: &str) -> Result<JobPatch, Error> {
-    let wrong = |error| Error::input(format!("\"{workers}\" is no number of workers: {error}"));
+    let wrong = |error| Error::input(format!("invalid number of workers \"{workers}\": {error}"));
     let WorkerNum { min, max } = workers.trim().parse().map_err(|error: BadWorkerNum| wrong(error))?;
     Ok(JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() })
 }

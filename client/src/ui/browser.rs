@@ -27,7 +27,8 @@ pub(crate) fn open(folders: &[PathBuf], address: &str, notes: &Notes) -> Option<
     let opened = write_file(folders, address).and_then(|file| {
         let path = fs::canonicalize(file.path())?;
         let mut opener = Command::new(OPENER);
-        opener.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Ctrl-C must not end a browser that was started only now.
+        opener.arg(path).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Opened { _file: file, _opener: opener.spawn()? })
     });
     opened.inspect_err(|error| notes.say(&format!("could not open a browser with {OPENER}: {error}"))).ok()

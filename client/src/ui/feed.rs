@@ -196,6 +196,7 @@ impl Hub {
                     pace,
                     job: None,
                     next_series: Instant::now(),
+                    next_timeline: Instant::now(),
                     reading: JoinSet::new(),
                 };
                 asking.spawn(asked.run())
@@ -245,6 +246,8 @@ struct AskingForJob {
     job: Option<JobShown>,
     /// When the reports are read next.
     next_series: Instant,
+    /// When the timeline is read next, unless the job's state changes before.
+    next_timeline: Instant,
     /// The task that reads the output.
     reading: JoinSet<()>,
 }
@@ -283,15 +286,21 @@ impl AskingForJob {
             }
         };
         let is_same = self.job.as_ref().is_some_and(|job| job.view.uid == view.uid);
-        let series = self.job.take().filter(|_| is_same).map(|job| job.series).unwrap_or_default();
+        let (series, timeline) =
+            self.job.take().filter(|_| is_same).map(|job| (job.series, job.timeline)).unwrap_or_default();
+        let is_known = timeline.as_ref().is_some_and(|known| known.state == view.state);
         let is_over = view.state.is_finished();
         let first_lines = (!is_same).then(|| self.read_output(client.clone(), view.replicas.len()));
-        let job = self.job.insert(JobShown { view, series });
+        let job = self.job.insert(JobShown { view, series, timeline });
         if !is_same || self.next_series <= Instant::now() {
             // Without the reports, the rest of the page is still useful.
             let newest = client.series_after(&self.name, job.series.newest_at()).await;
             newest.into_iter().for_each(|answer| job.series.add(answer));
             self.next_series = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
+        }
+        if !is_known || self.next_timeline <= Instant::now() {
+            job.timeline = client.timeline(&self.name).await.ok();
+            self.next_timeline = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
         }
         if let Some(mut first_lines) = first_lines {
             // Waits a moment, so that the first page contains the newest lines.

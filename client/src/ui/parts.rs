@@ -3,7 +3,7 @@
 use askama::Template;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
-use protocol::starts::GangChange;
+use protocol::timeline::Timeline;
 use protocol::view::{JobState, JobSummary, JobView};
 
 use super::actions::Action;
@@ -12,7 +12,7 @@ use super::series::Series;
 use crate::output::command_line::command;
 use crate::output::{
     Colours, exit_or_reason, for_terminal, is_plain, narrate, result_or_queued, status_facts, time, time_per_step,
-    why_text,
+    timeline_text, why_text,
 };
 
 /// Number of replicas on one page.
@@ -41,6 +41,8 @@ pub(super) enum Content {
 pub(super) struct JobShown {
     pub(super) view: JobView,
     pub(super) series: Series,
+    /// When the job reached each step. `None` if the master could not say it.
+    pub(super) timeline: Option<Timeline>,
 }
 
 /// A part of a page. Its HTML replaces the content of an element.
@@ -53,7 +55,7 @@ pub(super) enum Part {
     Facts,
     Why,
     Charts,
-    Starts,
+    Timeline,
     /// A page of replicas, beginning with this one.
     Replicas(usize),
     Run,
@@ -85,7 +87,7 @@ impl Part {
             Self::Why,
             Self::Replicas(from),
             Self::Charts,
-            Self::Starts,
+            Self::Timeline,
             Self::Run,
         ]
     }
@@ -99,7 +101,7 @@ impl Part {
             Self::Facts => "facts",
             Self::Why => "why",
             Self::Charts => "charts",
-            Self::Starts => "starts",
+            Self::Timeline => "timeline",
             Self::Replicas(_) => "replicas",
             Self::Run => "run",
         }
@@ -117,7 +119,7 @@ impl Part {
                 charts if charts.is_empty() => String::new(),
                 charts => html(&Charts { charts }),
             },
-            (Self::Starts, Content::Job(job)) => html(&Starts::new(&job.view)),
+            (Self::Timeline, Content::Job(job)) => timeline(job),
             (Self::Replicas(from), Content::Job(job)) => html(&Replicas::new(job, *from)),
             (Self::Run, Content::Job(job)) => html(&Run::new(&job.view)),
             (_, Content::Nothing | Content::Jobs(_) | Content::Job(_)) => String::new(),
@@ -144,6 +146,12 @@ fn why(view: &JobView) -> String {
         return String::new();
     }
     html(&Why { text: plain(&why_text(view)) })
+}
+
+/// The timeline, in the words of `client timeline`. Empty if it is unknown.
+fn timeline(job: &JobShown) -> String {
+    let text = job.timeline.as_ref().map(|timeline| plain(&timeline_text(timeline)));
+    text.map(|text| html(&Times { text })).unwrap_or_default()
 }
 
 #[derive(Template)]
@@ -222,54 +230,16 @@ struct Facts {
 }
 
 /// What `status` says, besides what the page says elsewhere.
-fn facts(JobShown { view, series }: &JobShown, now: UnixMillis) -> Vec<(&'static str, String)> {
+fn facts(JobShown { view, series, .. }: &JobShown, now: UnixMillis) -> Vec<(&'static str, String)> {
     let facts = status_facts(view, Some(&series.tail()), now).into_iter();
     let elsewhere = ["job", "asked for", "state", "result", "failed", ""];
     facts.filter(|(label, _)| !elsewhere.contains(label)).map(|(label, value)| (label, plain(&value))).collect()
 }
 
 #[derive(Template)]
-#[template(path = "starts.html")]
-struct Starts {
-    rows: Vec<StartRow>,
-}
-
-struct StartRow {
-    start: String,
-    /// How long after the submit the start began or ended.
-    when: String,
-    what: String,
-    is_failure: bool,
-}
-
-impl Starts {
-    /// The known beginnings and ends of starts, newest first.
-    fn new(view: &JobView) -> Self {
-        let after =
-            |at| narrate::between(view.times.accepted, Some(at)).map(crate::output::spelled).unwrap_or_default();
-        let began = |change: &GangChange| {
-            let row = StartRow {
-                start: change.generation.to_string(),
-                when: after(change.at),
-                what: plain(&change.to_string()),
-                is_failure: false,
-            };
-            (Some(change.generation), change.at.0, row)
-        };
-        let failed = view.restarts.failed_starts.iter().map(|failed| {
-            let not_counted = if failed.counted { "" } else { " (not counted)" };
-            let row = StartRow {
-                start: failed.generation.map(|start| start.to_string()).unwrap_or_default(),
-                when: after(failed.at),
-                what: format!("failed: {}{not_counted}", plain(&failed.failure.to_string())),
-                is_failure: true,
-            };
-            (failed.generation, failed.at.0, row)
-        });
-        let mut rows: Vec<_> = view.changes.iter().map(began).chain(failed).collect();
-        rows.sort_by_key(|(start, at, _)| std::cmp::Reverse((*start, *at)));
-        Self { rows: rows.into_iter().map(|(_, _, row)| row).collect() }
-    }
+#[template(path = "timeline.html")]
+struct Times {
+    text: String,
 }
 
 #[derive(Template)]
@@ -296,7 +266,7 @@ struct ReplicaRow {
 }
 
 impl Replicas {
-    fn new(JobShown { view, series }: &JobShown, from: usize) -> Self {
+    fn new(JobShown { view, series, .. }: &JobShown, from: usize) -> Self {
         let all = view.replicas.len();
         let begin = if from < all { from } else { 0 };
         let end = all.min(begin.saturating_add(ROWS_MAX));

@@ -8,6 +8,12 @@ use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint};
 /// Maximum number of points of a replica. Above it, every second point is dropped.
 const POINTS_MAX: usize = 512;
 
+/// Maximum number of points of all replicas, if no replica has more than [`POINTS_MIN`].
+const ALL_POINTS_MAX: usize = 8192;
+const POINTS_MIN: usize = 16;
+/// Number of points for sentences about the present.
+const TAIL: usize = 64;
+
 /// The reports of each replica, oldest first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Series(BTreeMap<ReplicaId, Vec<SeriesPoint>>);
@@ -15,10 +21,12 @@ pub(super) struct Series(BTreeMap<ReplicaId, Vec<SeriesPoint>>);
 impl Series {
     /// Adds an answer with later points.
     pub(super) fn add(&mut self, answer: JobSeries) {
+        let replicas = self.0.len().max(answer.replicas.len()).max(1);
+        let most = (ALL_POINTS_MAX / replicas).clamp(POINTS_MIN, POINTS_MAX);
         for ReplicaSeries { replica, points } in answer.replicas {
             let kept = self.0.entry(replica).or_default();
             kept.extend(points);
-            if kept.len() > POINTS_MAX {
+            while kept.len() > most {
                 let last = kept.len() - 1;
                 let mut place = 0..;
                 kept.retain(|_| place.next().is_some_and(|place: usize| place.is_multiple_of(2) || place == last));
@@ -41,10 +49,10 @@ impl Series {
         self.0.iter().map(|(replica, points)| (*replica, points.as_slice()))
     }
 
-    /// The newest point of each replica.
+    /// The newest points of each replica, at most [`TAIL`].
     pub(super) fn tail(&self) -> JobSeries {
         let newest = |(replica, points): (_, &[SeriesPoint])| {
-            let points = points.last().cloned().into_iter().collect();
+            let points = points[points.len().saturating_sub(TAIL)..].to_vec();
             ReplicaSeries { replica, points }
         };
         JobSeries { replicas: self.replicas().map(newest).collect(), usage: vec![] }

@@ -45,7 +45,7 @@ fn bad_numbers_and_durations_are_refused() {
         ("--metric loss", "--metric: write NAME=REGEX, such as loss='loss: ([0-9.]+)'"),
         ("--metric loss=loss", "--metric: the regular expression has 0 groups"),
         ("--metric loss=(", "--metric: not a regular expression: "),
-        ("--metric =([0-9]+)", "\"\" is not a name of a metric"),
+        ("--metric =([0-9]+)", "invalid name of a metric \"\""),
         ("--deadline 1ms", "--deadline: invalid duration \"1ms\": use whole seconds, such as 1s"),
         ("--start-timeout 0.5s", "--start-timeout: invalid duration \"0.5s\": use whole seconds"),
         ("--backoff 1500ms", "--backoff: invalid duration \"1500ms\": use whole seconds"),

@@ -101,11 +101,12 @@ fn the_page_of_a_failed_job_begins_with_the_cause() {
         "first to fail  worker-1",
         "  │ ValueError: &#60;no&#62;",
         "<h2>Replicas</h2>",
-        "<h2>Starts</h2>",
+        "<h2>Timeline</h2>",
         "<h2>Output</h2>",
     ];
     let places = places.map(|part| body.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{body}")));
     assert!(places.is_sorted(), "{places:?}");
+    assert!(body.contains("4.8 s  failed: worker-1 exited with code 3"), "{body}");
     for action in ["cancel", "suspend", "resume", "scale"] {
         assert!(!body.contains(&format!("letters/{action}")), "{action} has no effect on a job that has ended");
     }
@@ -229,8 +230,8 @@ fn an_action_that_is_wrong_has_no_effect() {
     for (action, form, reason) in [
         ("cancel", "uid=uid-0", "job digits was deleted, and another job has its name now"),
         ("delete", "uid=", "job digits was deleted, and another job has its name now"),
-        ("scale", "uid=uid-1&workers=many", "&#34;many&#34; is no number of workers"),
-        ("scale", "uid=uid-1&workers=", "is no number of workers"),
+        ("scale", "uid=uid-1&workers=many", "invalid number of workers &#34;many&#34;"),
+        ("scale", "uid=uid-1&workers=", "invalid number of workers"),
     ] {
         let answer = page.post(&format!("jobs/digits/{action}"), form);
         assert_eq!(answer.status, 409, "{action} {form}");
@@ -416,7 +417,7 @@ fn five_hundred_hostile_texts_reach_the_page_only_as_text() {
         texts.push(page.get(path).body);
     }
     let mut events = page.events("job=digits");
-    for id in ["head\n", "why\n", "replicas\n", "starts\n", "run\n"] {
+    for id in ["head\n", "why\n", "replicas\n", "timeline\n", "run\n"] {
         texts.push(events.until("part", id).data);
     }
     let lines = events.until_line("worker-499").data;

@@ -163,7 +163,7 @@ fn verbose_shows_each_request_without_secrets() {
     for flags in [&["-v", "status", "digits"][..], &["status", "digits", "--verbose"]] {
         let mut command = master.client(folder.path(), flags);
         let ended = finish(command.env("MUSTER_TOKEN", "s3cret").spawn().unwrap()).expect_code(0);
-        let requests = ["digits: 200 after ", "digits/series?tail=1: 404 after "];
+        let requests = ["digits: 200 after ", "digits/series?tail=64: 404 after "];
         let requests = requests.map(|request| format!("master: GET {}/v1/jobs/{request}", master.url));
         assert_eq!(ended.stderr.lines().count(), requests.len(), "{}", ended.stderr);
         for (line, request) in ended.stderr.lines().zip(requests) {
@@ -294,7 +294,10 @@ fn wait_posts_the_restarts_and_the_end_of_a_job() {
     let texts: Vec<String> =
         posted.lock().unwrap().iter().map(|event| event["text"].as_str().unwrap().into()).collect();
     assert_eq!(texts.len(), 2, "{texts:?}");
-    assert!(texts[0].starts_with("job digits restart 1 of 3: the job exceeded its deadline"), "{texts:?}");
+    assert!(
+        texts[0].starts_with("job digits starts again, restart 1 of 3: the job exceeded its deadline"),
+        "{texts:?}"
+    );
     assert!(texts[1].starts_with("job digits succeeded"), "{texts:?}");
     let secret = format!("{url}/no/T0KEN");
     let ended = master.run(&["wait", "digits", "--notify", &secret]).expect_code(0);

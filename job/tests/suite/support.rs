@@ -67,8 +67,14 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
 }
 
 /// The restarts of a job in which no start has failed.
-pub(crate) static NO_RESTARTS: Restarts =
-    Restarts { counted: 0, uncounted: 0, forgiven: 0, last_counted_at: None, failed_starts: vec![] };
+pub(crate) static NO_RESTARTS: Restarts = Restarts {
+    counted: 0,
+    uncounted: 0,
+    forgiven: 0,
+    last_counted_at: None,
+    failed_starts: vec![],
+    batch_limits: BTreeMap::new(),
+};
 
 pub(crate) fn id(text: &str) -> ReplicaId {
     text.parse().expect("the tests write replicas as role-index")

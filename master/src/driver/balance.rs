@@ -141,7 +141,7 @@ impl Balance {
         self.current = balancer.map(|balancer| Current { generation, balancer, ranks, changed_at: None });
     }
 
-    /// Tells the agents of all members that may lack the order. If one agent does not get the order, no script changes its size, and the balancer
+    /// Tells the agents that may lack the order. If one of them does not get it, no script changes its size, and the balancer
     /// withdraws the order later.
     fn tell(&mut self, order: Order) {
         let Some(Current { generation, ranks, balancer, .. }) = &self.current else { return };

@@ -15,7 +15,12 @@ impl Driver {
             return;
         }
         let Some(view) = self.shown.view().as_ended() else { return };
-        let now = self.ledger.now();
+        let (history, now) = (self.ledger.history(), self.ledger.now());
+        let (asked, known) = (history.clone(), view.clone());
+        // If the history cannot be read, the attempt to write says why.
+        if spawn_blocking(move || asked.lacks(&known)).await.is_ok_and(|lacks| lacks.is_ok_and(|lacks| !lacks)) {
+            return;
+        }
         let (timeline, series) = (self.timeline.shown(&view, now), self.pods.series(&view, now).await);
         let last_output = match &view.result {
             Some(JobResult::Failed { failure }) => match failure.replica() {
@@ -24,7 +29,6 @@ impl Driver {
             },
             Some(JobResult::Succeeded | JobResult::Cancelled) | None => String::new(),
         };
-        let history = self.ledger.history();
         let kept = spawn_blocking(move || history.keep(&PastJob { view, timeline, series, last_output })).await;
         if let Err(error) = kept.map_err(std::io::Error::from).and_then(|kept| kept) {
             warn!(job = %self.ledger.name(), %error, "could not keep the job in the history");

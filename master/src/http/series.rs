@@ -23,10 +23,11 @@ pub(super) struct SeriesQuery {
     tail: Option<u64>,
 }
 
-/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master asks
-/// each agent every 5 to 30 seconds. If the job has `metrics`, also the numbers that these have found in the output of the
-/// first replica that trains. The master keeps at most 256 evenly spaced points of each replica, and the newest
-/// point. All points are lost when the master ends.
+/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. If the job has
+/// `metrics`, also shows the numbers that the master has read from the output of the first replica that trains. The master
+/// asks each agent every 5 to 30 seconds, and more often if batch sizes follow measured times. It keeps at most 256 evenly
+/// spaced points of each replica, and the newest point. A new master begins without points. For a job that has ended,
+/// `GET /v1/history/{uid}` has them.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,

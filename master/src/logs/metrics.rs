@@ -9,6 +9,7 @@ use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::metric::Pattern;
 use protocol::progress::Values;
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::{Chunk, ReplicaLog};
 
@@ -17,24 +18,26 @@ use super::{Chunk, ReplicaLog};
 pub(super) struct Read(Mutex<BTreeMap<ReplicaId, u64>>);
 
 impl Read {
-    /// The numbers in the new lines of this replica's output, and when they were printed, if that is known. Lines end with
-    /// a line feed or a carriage return. A line that does not fit into the chunk that is read at once has no numbers.
+    /// Passes on the numbers in the new lines of this replica's output, and when they were printed, if that is known. Lines
+    /// end with a line feed or a carriage return. A line that does not fit into the chunk that is read at once has no
+    /// numbers.
     pub(super) async fn numbers(
         &self,
         (replica, log): (ReplicaId, &ReplicaLog),
         patterns: &BTreeMap<String, Pattern>,
-    ) -> io::Result<Vec<(Option<UnixMillis>, Values)>> {
+        mut found: impl FnMut(Option<UnixMillis>, Values),
+    ) -> io::Result<()> {
         let mut offsets = self.0.lock().await;
         let offset = offsets.entry(replica).or_default();
-        let mut found = vec![];
         loop {
             let chunk = log.read_with_times(*offset).await?;
-            let Some(length) = complete(&chunk.bytes, chunk.offset + chunk.bytes.len() as u64 >= log.progress().end)
-            else {
-                return Ok(found);
-            };
-            found.extend(numbers(&chunk, length, patterns));
-            *offset = chunk.offset + length as u64;
+            let end = chunk.offset + chunk.bytes.len() as u64;
+            let Some(length) = complete(&chunk.bytes, end >= log.progress().end) else { return Ok(()) };
+            let (next, patterns) = (chunk.offset + length as u64, patterns.clone());
+            let numbers = spawn_blocking(move || numbers(&chunk, length, &patterns)).await.map_err(io::Error::other)?;
+            // Nothing is awaited between these lines, so a request that its client gives up loses no number.
+            *offset = next;
+            numbers.into_iter().for_each(|(at, values)| found(at, values));
         }
     }
 }

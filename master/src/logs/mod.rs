@@ -278,8 +278,9 @@ impl ReplicaLog {
 
     /// The newest bytes as text, at most `bytes`. Empty if the file cannot be read.
     pub async fn end(&self, bytes: usize) -> String {
-        let begin = self.progress().end.saturating_sub(bytes as u64);
-        let all = self.read_to_end(begin).await.unwrap_or_default();
+        // The progress is unknown for a job that an earlier master has ended.
+        let end = self.on_file(|file| file.end()).await.unwrap_or_default();
+        let all = self.read_to_end(end.saturating_sub(bytes as u64)).await.unwrap_or_default();
         String::from_utf8_lossy(&all[all.len().saturating_sub(bytes)..]).into_owned()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
-use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint};
+use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint, Values};
 use protocol::view::JobView;
 
 use super::JobLogs;
@@ -54,13 +54,13 @@ impl SeriesOfJob {
             return Ok(());
         };
         let Some(log) = logs.of(replica).filter(|_| !metrics.is_empty()) else { return Ok(()) };
-        for (at, values) in self.read.numbers((replica, &log), metrics).await? {
+        let found = |at: Option<UnixMillis>, values: Values| {
             let newest = self.newest(replica).filter(|point| point.generation == generation);
             let reported = newest.map(|point| point.progress).unwrap_or_default();
             let progress = Progress { values: values.and(&reported.values), ..reported };
             self.push(replica, SeriesPoint { at: at.unwrap_or(now), generation, progress });
-        }
-        Ok(())
+        };
+        self.read.numbers((replica, &log), metrics, found).await
     }
 
     fn newest(&self, replica: ReplicaId) -> Option<SeriesPoint> {

@@ -137,9 +137,27 @@ async fn part(
             let series = shared.jobs.borrow().series.clone();
             axum::Json(series.unwrap_or(json!({"replicas": []}))).into_response()
         }
+        "timeline" => timeline(&shared, &name),
         "logs" => logs(&shared, &wanted),
         _ => unknown(&name),
     }
+}
+
+/// A job of one start, which ended with the newest failure.
+fn timeline(shared: &Shared, name: &str) -> Response {
+    let jobs = shared.jobs.borrow();
+    let Some(view) = jobs.views.iter().find(|view| view.name.as_str() == name) else { return unknown(name) };
+    let failure = view.restarts.failed_starts.last().map(|start| &start.failure);
+    let ending = failure.map(|failure| json!({"how": "failed", "failure": failure}));
+    let start = json!({
+        "generation": "1.1", "workers": 2, "cause": {"cause": "first"}, "began": 1_000, "stopped": failure.map(|_| 5_800),
+        "ending": ending,
+    });
+    let timeline = json!({
+        "name": name, "uid": view.uid, "state": view.state, "now": 9_000, "accepted": 1_000, "starts": [start],
+        "replicas": [], "failed_replicas": [], "spent": {},
+    });
+    axum::Json(timeline).into_response()
 }
 
 fn logs(shared: &Shared, wanted: &Wanted) -> Response {

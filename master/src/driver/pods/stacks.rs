@@ -1,5 +1,6 @@
 //! Asks the agents of a start where their scripts are.
 
+use std::iter;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -18,8 +19,12 @@ use crate::error_chain::error_chain;
 /// Maximum bytes of the dumps of all replicas, as JSON. Each replica may have an equal share.
 const DUMPS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// Maximum number of processes of a replica, and bytes of a name. Another program may answer at the address of an agent.
+const PROCESSES_MAX: usize = 64;
+const NAME_BYTES: usize = 256;
+
 /// What is known of a member before its agent is asked.
-type Member = Result<SocketAddr, String>;
+type Member = Result<(SocketAddr, Generation), String>;
 
 impl Pods {
     /// Asks the agents of all members where their scripts are, at most for the time `limit`. Returns nothing if no script
@@ -33,15 +38,15 @@ impl Pods {
         let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
         let members = gang.members().filter(|_| is_running);
         let members = members.map(|member| (member.id, self.to_ask(member.id, &member.phase))).collect();
-        of_members(self.common.agents.clone(), horizon, members, Instant::now() + limit)
+        of_members(self.common.agents.clone(), members, Instant::now() + limit)
     }
 
-    /// The address of the member's agent, if its exec.py runs.
+    /// The address of the member's agent and the start of its exec.py, if that runs.
     fn to_ask(&self, id: ReplicaId, phase: &ReplicaPhase) -> Member {
         match phase {
-            ReplicaPhase::Running(_) => {
+            ReplicaPhase::Running(start) => {
                 let agent = self.replicas.get(&id).and_then(super::Replica::agent);
-                agent.ok_or_else(|| "the address of its agent is unknown".to_owned())
+                agent.map(|agent| (agent, *start)).ok_or_else(|| "the address of its agent is unknown".to_owned())
             }
             ReplicaPhase::Exited(_, exit) => Err(format!("exec.py {}", exit.outcome)),
             ReplicaPhase::Lost(lost) => Err(protocol::failure::was_lost(&lost.reason)),
@@ -52,17 +57,12 @@ impl Pods {
     }
 }
 
-async fn of_members(
-    agents: AgentClient,
-    start: Option<Generation>,
-    members: Vec<(ReplicaId, Member)>,
-    until: Instant,
-) -> Vec<ReplicaStacks> {
+async fn of_members(agents: AgentClient, members: Vec<(ReplicaId, Member)>, until: Instant) -> Vec<ReplicaStacks> {
     let share = DUMPS_BYTES_MAX / members.len().max(1);
     let agents = &agents;
     let asked = stream::iter(members).map(|(replica, member)| async move {
         let answer = match member {
-            Ok(agent) => asked(agents, agent, start, until).await,
+            Ok((agent, start)) => asked(agents, agent, start, until).await,
             Err(reason) => Answer::WhyNot(reason),
         };
         ReplicaStacks { replica, answer: within(answer, share) }
@@ -72,9 +72,9 @@ async fn of_members(
     all
 }
 
-async fn asked(agents: &AgentClient, agent: SocketAddr, start: Option<Generation>, until: Instant) -> Answer {
+async fn asked(agents: &AgentClient, agent: SocketAddr, start: Generation, until: Instant) -> Answer {
     let until = until.min(Instant::now() + STACKS_TIMEOUT);
-    match timeout_at(until, agents.stacks(agent, start)).await {
+    match timeout_at(until, agents.stacks(agent, Some(start))).await {
         Ok(Ok(stacks)) if stacks.processes.is_empty() => Answer::WhyNot("exec.py has just ended".to_owned()),
         Ok(Ok(stacks)) => Answer::Processes(stacks.processes),
         Ok(Err(error)) => Answer::WhyNot(error_chain(&error)),
@@ -86,11 +86,14 @@ async fn asked(agents: &AgentClient, agent: SocketAddr, start: Option<Generation
 fn within(answer: Answer, room: usize) -> Answer {
     let Answer::Processes(mut processes) = answer else { return answer };
     let mut left = room;
-    for ProcessStacks { dump, .. } in &mut processes {
-        if let Dump::Text(dump) = dump {
-            dump.truncate(text::beginning(dump, left).len());
-            left -= text::json_length(dump).min(left);
+    processes.truncate(PROCESSES_MAX);
+    for ProcessStacks { program, waits_in, dump, .. } in &mut processes {
+        for name in iter::once(program).chain(waits_in) {
+            name.truncate(text::beginning(name, NAME_BYTES).len());
         }
+        let (Dump::Text(dump) | Dump::WhyNot(dump)) = dump;
+        dump.truncate(text::beginning(dump, left).len());
+        left -= text::json_length(dump).min(left);
     }
     Answer::Processes(processes)
 }
