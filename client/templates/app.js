@@ -3,13 +3,13 @@
 const main = document.getElementById("main");
 const log = document.getElementById("log");
 const LINES_MAX = 2000;
-let source, last = main.dataset.last;
+let source, last = main.dataset.last, waiting = new Map();
 
 // Replaces the content of an element, and keeps the focus and what the user has opened.
 function put(id, html) {
   const element = document.getElementById(id);
   const selected = getSelection();
-  if (!element || (!selected.isCollapsed && element.contains(selected.anchorNode))) return;
+  if (!element || (!selected.isCollapsed && element.contains(selected.anchorNode))) return waiting.set(id, html);
   const focus = element.contains(document.activeElement) && document.activeElement.getAttribute("href");
   const open = [...element.querySelectorAll("details")].map((details) => details.open);
   const before = element.querySelector(".state")?.textContent;
@@ -96,3 +96,5 @@ addEventListener("pagehide", () => source?.close());
 addEventListener("pageshow", listen);
 enhance(document);
 if (log) log.scrollTop = log.scrollHeight;
+// Parts that came while the user had selected text in them.
+document.addEventListener("selectionchange", () => getSelection().isCollapsed && [...waiting].forEach(([id, html]) => waiting.delete(id) && put(id, html)));

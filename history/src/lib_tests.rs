@@ -115,6 +115,6 @@ fn files_that_cannot_be_read_are_skipped_with_a_reason() {
     ];
     assert_eq!(reasons, expected, "{skipped:?}");
     let error = history.read("later").unwrap_err().to_string();
-    assert!(error.ends_with("-digits.later.json was written by a later version of Muster"), "{error}");
+    assert!(error.ends_with("-digits.later.json of the history was written by a later version of Muster"), "{error}");
     assert_eq!(history.read("good").unwrap(), Some(job("good", 1000, 100)));
 }

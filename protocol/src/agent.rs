@@ -165,8 +165,8 @@ pub struct ExitReport {
     pub terminated: bool,
     /// When the run ended, by the agent's clock.
     pub ended_at: UnixMillis,
-    /// First line of the exception that ended exec.py: the line after the last traceback's stack. A long message can
-    /// push this line out of `stderr_tail`.
+    /// First line of the exception that ended exec.py, or that it had printed before a signal: the line after the last
+    /// traceback's stack. A long message can push this line out of `stderr_tail`.
     pub exception: Option<String>,
     /// The newest [`STDERR_TAIL_BYTES`] of stderr, with invalid UTF-8 replaced.
     pub stderr_tail: String,

@@ -10,6 +10,7 @@ use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
 use rustix::process::Pid;
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::answer::{self, Failure, Result};
@@ -156,7 +157,11 @@ pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result 
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    let usage = status.pid.and_then(usage_of);
+    // Reads files of all processes of the machine, so other requests need not wait for it.
+    let usage = match status.pid {
+        Some(pid) => spawn_blocking(move || usage_of(pid)).await.ok().flatten(),
+        None => None,
+    };
     Ok(answer::message(&RunStatus { clock_ms: Some(clock()), usage, ..status }))
 }
 

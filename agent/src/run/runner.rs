@@ -232,7 +232,8 @@ impl Runner {
         let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
         let attempt = Attempt { command: &self.template.command, outcome, stderr: &tail, lasted };
         let not_started = if *cause == Cause::Own { attempt.why_nothing_ran() } else { None };
-        let has_failed = matches!(outcome, ExitOutcome::Code(1..));
+        // A script that was stopped may have failed a moment before.
+        let has_failed = matches!(outcome, ExitOutcome::Code(1..) | ExitOutcome::Signal(_));
         let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(stderr)) } else { None };
         self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
     }

@@ -19,6 +19,7 @@ use tracing::debug;
 use self::candidate::{Candidate, Handling, Place, file_name};
 pub(crate) use self::file::StacksFile;
 use crate::proc::{self, Stat, families};
+use crate::reaper::is_child;
 
 /// Maximum number of processes in an answer.
 const PROCESSES_MAX: usize = 64;
@@ -54,6 +55,10 @@ impl StacksOfRun {
     /// The stacks of the main process and of its descendants. Without processes if the main process has ended.
     pub(crate) async fn of(&self, main: Pid) -> Stacks {
         let _turn = self.turn.lock().await;
+        // While this request waited, the run may have ended, and its number may belong to another process.
+        if !is_child(main) {
+            return Stacks { processes: vec![] };
+        }
         let began = Instant::now();
         let mut family = families(&[number(main)], &proc::all());
         family.truncate(PROCESSES_MAX);
@@ -140,6 +145,9 @@ impl Texts {
             return Err(unanswered(state));
         }
         let text = file.text(self.left);
+        if text.lines().filter(|line| line.starts_with("Current thread ")).count() > 1 {
+            return Err("another process wrote its stacks at the same time: ask again".to_owned());
+        }
         self.left -= text.len().min(self.left);
         Ok(text)
     }

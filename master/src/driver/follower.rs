@@ -186,6 +186,8 @@ impl Pod {
                 break;
             }
         }
+        let Followed { series, subject, .. } = &self.followed;
+        series.forget_usage(subject.id);
         self.news.send_modify(|copied| copied.is_last = true);
     }
 

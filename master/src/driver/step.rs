@@ -174,11 +174,7 @@ impl Driver {
                 self.pods.stop(grace, Current { record, machine: &self.machine }, &mut self.inbox.tasks).await;
             }
             // `advance` has stored the diagnosis.
-            Action::RecordRestart(_) => {
-                self.ledger.record_restart(self.machine.policy()).await?;
-                // The failure may have shown that a start needs more workers.
-                self.machine.follow(self.ledger.get(), self.ledger.active_time());
-            }
+            Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,
             Action::RecordHalt => {
                 self.ledger.record_halt(self.machine.phase(), self.shown.times().halted).await?;
             }

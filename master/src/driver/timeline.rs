@@ -59,6 +59,12 @@ impl TimelineOfJob {
             let last = record.ended.as_ref().is_some_and(|ended| ended.generation.is_some());
             (facts.taken_over, facts.unseen) = (Some(now), record.starts() + u32::from(last));
         }
+        if let (JobPhase::Halted(halt), true) = (phase, facts.starts.is_empty()) {
+            let ending = Some(StartEnding::Failed { failure: without_output(halt.failure.clone()) });
+            let (generation, ended) = (Some(halt.generation), Some(now));
+            facts.starts.push(StartFacts { generation, stopped: ended, dead: ended, ending, ..StartFacts::default() });
+            facts.unseen = facts.unseen.saturating_sub(1);
+        }
         let began = if record.epoch == 1 { record.accepted_at } else { now };
         if matches!(phase, JobPhase::Pending { .. }) && facts.open().is_none() {
             facts.gather(began, None);

@@ -63,6 +63,11 @@ impl SeriesOfJob {
         self.read.numbers((replica, &log), metrics, found).await
     }
 
+    /// Forgets what a replica uses, because its pod is lost.
+    pub fn forget_usage(&self, replica: ReplicaId) {
+        self.usage.forget(replica);
+    }
+
     fn newest(&self, replica: ReplicaId) -> Option<SeriesPoint> {
         let points = self.points.lock();
         let of_replica = points.get(&replica)?;

@@ -37,6 +37,11 @@ impl UsageOfJob {
         }
     }
 
+    /// Forgets the usage of a replica whose pod is lost.
+    pub(super) fn forget(&self, replica: ReplicaId) {
+        self.0.lock().remove(&replica);
+    }
+
     /// The number of replicas that run.
     pub(super) fn running(&self) -> usize {
         self.0.lock().len()

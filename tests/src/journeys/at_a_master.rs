@@ -66,7 +66,9 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
     let logs = stage.verb(&["logs", "long"]).code(0).stdout;
     assert_eq!(logs.matches("ready").count(), 2, "after the end of the pods, the output is not complete: {logs}");
     stage.verb(&["delete", "long"]).code(0);
-    stage.verb(&["status", "long"]).code(2).says(&["long"]);
+    stage.verb(&["logs", "long"]).code(2).says(&["long"]);
+    // The history still has it.
+    stage.verb(&["status", "long"]).code(0).says(&["no longer on record"]);
 }
 
 pub fn ctrl_c_does_not_stop_a_job_of_a_permanent_master(place: Place) {

@@ -30,7 +30,7 @@ fn new_batch_sizes_lose_no_step_and_trace_no_function_again() {
     let path = scene.path().join("exec.py");
     let mut script = fs::read_to_string(&path).expect("cannot read the example");
     for (old, new) in [
-        ("for step in range(1, options.steps + 1):", "for step in until_ten_steps_after_a_change():"),
+        ("for step in range(1, options.steps + 1):", "for step in until_120_steps_after_a_change():"),
         ("    if job.is_chief and step % 10 == 0:\n", "    if True:\n"),
         (
             "job.done()",
@@ -39,12 +39,12 @@ fn new_batch_sizes_lose_no_step_and_trace_no_function_again() {
         (
             "\ntry:\n",
             "
-def until_ten_steps_after_a_change():
+def until_120_steps_after_a_change():
     step, last = 0, None
     while step != last:
         step += 1
         yield step
-        last = last or (step + 10 if job._split else None)
+        last = last or (step + 120 if job._split else None)
 
 try:
 ",
@@ -69,5 +69,5 @@ try:
     let numbers: Vec<usize> = steps.iter().filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
     assert_eq!(numbers, (1..=steps.len()).collect::<Vec<_>>());
     let with_first_sizes = steps.iter().filter(|line| line.ends_with("sizes [128, 128]")).count();
-    assert_eq!(steps.len() - with_first_sizes, 10, "{steps:?}");
+    assert_eq!(steps.len() - with_first_sizes, 120, "{steps:?}");
 }

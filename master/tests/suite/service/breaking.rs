@@ -69,6 +69,7 @@ async fn the_dashboard_for_grafana_reads_only_metrics_that_exist() {
     let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("not JSON");
     let master = Master::serving(None).await;
     master.succeed(&crate::service::harness::spec("shown", 2)).await;
+    assert_eq!(master.get("/v1/jobs").await.status, 200);
     let metrics = master.get("/metrics").await.body;
     let panels = dashboard["panels"].as_array().expect("no panels");
     let queries = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("no targets"));
