@@ -62,7 +62,7 @@ fn where_small_batches_take_the_same_time_or_communication_overlaps_no_run_is_lo
 }
 
 /// Two ranks that sum over a socket. Rank 1 needs three times as long for a sample. The script prints the size of each
-/// step, and ends 25 steps after a change of the sizes, when the master has heard of it.
+/// step, and ends 25 steps after a change of the sizes, when the master knows the change.
 const UNEQUAL: &str = "import os, socket, struct, time, muster
 job = muster.Job()
 address = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
