@@ -1,5 +1,5 @@
 //! The folder from which scripts import the helper `muster.py`. Python also runs its `sitecustomize.py`, see
-//! [`crate::stacks`].
+//! `stacks`.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
