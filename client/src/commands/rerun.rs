@@ -3,11 +3,10 @@
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
 
-use super::leaving::Stage;
 use super::order::Order;
 use super::past;
-use super::submit::{Submission, Then, at_own_master, at_running_master};
-use super::which_master::{START_A_MASTER, running_master};
+use super::submit::{at_own_master, no_detach, send};
+use super::which_master::running_master;
 use crate::address::config::Config;
 use crate::args::RerunArgs;
 use crate::ending::error::{Cause, Error, MasterError};
@@ -24,14 +23,11 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
     let out = Output { format: args.format.output, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
         if args.detach {
-            let wrong = "cannot be used with a local master: the master and its job end with this command";
-            return Err(Error::input(format!("--detach {wrong}")).hint(START_A_MASTER));
+            return Err(no_detach());
         }
         return at_own_master(order, config, out).await;
     };
-    let first = if args.replace { Stage::Checking } else { Stage::Submitting };
-    let then = if args.detach { Then::Return } else { Then::Follow };
-    at_running_master(Submission::new(client, order, first), then, out).await.map_err(about_code)
+    send(client, order, (args.replace, args.detach), out).await.map_err(about_code)
 }
 
 /// The job of the earlier run, with the changes of the command line.

@@ -67,8 +67,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             return dry_run::show(&order, dry_run::without_master(checker)?.as_ref(), &mut out);
         }
         if detach {
-            let wrong = "cannot be used with a local master: the master and its job end with this command";
-            return Err(Error::input(format!("--detach {wrong}")).hint(START_A_MASTER));
+            return Err(no_detach());
         }
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
@@ -82,9 +81,26 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         let answer = dry_run::check(&order, checker, &client, old).await?;
         return dry_run::show(&order, answer.as_ref(), &mut out);
     }
+    send(client, order, (replace, detach), out).await
+}
+
+/// Submits a job to a running master. With `replace`, first deletes the job with its name. With `detach`, returns when the
+/// master has accepted the job.
+pub(super) async fn send(
+    client: MasterClient,
+    order: Order,
+    (replace, detach): (bool, bool),
+    out: Output,
+) -> Result<Exit, Error> {
     let first = if replace { Stage::Checking } else { Stage::Submitting };
     let then = if detach { Then::Return } else { Then::Follow };
     at_running_master(Submission::new(client, order, first), then, out).await
+}
+
+/// The error if `--detach` is given and no master runs.
+pub(super) fn no_detach() -> Error {
+    let wrong = "cannot be used with a local master: the master and its job end with this command";
+    Error::input(format!("--detach {wrong}")).hint(START_A_MASTER)
 }
 
 /// The request for the job, without what its replicas run.

@@ -38,8 +38,7 @@ pub(super) fn straggler(series: &JobSeries, start: Option<Generation>, now: Unix
     let present = series.replicas.iter().filter(is_present);
     let all: Vec<(ReplicaId, Vec<Interval>)> = present.map(|of| (of.replica, intervals(&of.points))).collect();
     let (slowest, times) = slowest(&all, 0)?;
-    let slow_since = (1..).map_while(|nth| slowest_is(&all, nth, slowest)).last();
-    let since = slow_since.or_else(|| slowest_is(&all, 0, slowest))?;
+    let since = (0..).map_while(|nth| slowest_is(&all, nth, slowest)).last()?;
     let age = Duration::from_millis(now.0.saturating_sub(since.0));
     Some(format!("{slowest} needs {times:.1} times the median for a sample, for {}", spelled(age)))
 }
