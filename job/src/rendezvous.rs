@@ -3,21 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use protocol::batching::{BATCH_SIZE_LIST_KEY, BatchList};
+use protocol::batching::BATCH_SIZE_LIST_KEY;
 use protocol::env::{self, launchers};
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
-use protocol::tf_config::TfConfigOptions;
-use protocol::tf_config::{Cluster, Task, TfConfig};
+use protocol::tf_config::{Cluster, TfConfig, TfConfigOptions};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::peers::{Peers, json};
-
-/// The chief's task type in TensorFlow 1.
-const MASTER: &str = "master";
 
 /// A complete gang, from which each member's environment is built.
 #[derive(Debug)]
@@ -55,7 +51,7 @@ impl<'a> Rendezvous<'a> {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = json(&hosts.into_iter().collect::<Vec<_>>().join(","));
         let cluster = Cluster::new(members);
-        let cluster = json(&if spec.tf_config.chief_is_master { cluster.with_master() } else { cluster });
+        let cluster = json(&spec.tf_config.cluster(cluster));
         let peers = Peers::new(members);
         let members: Vec<ReplicaId> = members.keys().copied().collect();
         let ranks = members.iter().filter(|id| id.role.trains()).copied().collect();
@@ -77,11 +73,7 @@ impl<'a> Rendezvous<'a> {
     #[must_use]
     pub fn with_sizes(self, of_ranks: Vec<u32>) -> Self {
         let text = serde_json::to_string(&of_ranks).expect("numbers always serialize");
-        let servers = vec![0; self.count(Role::Ps)];
-        let tf_config = match self.spec.batching.list {
-            BatchList::Text => Value::from(text.as_str()),
-            BatchList::List => Value::from([servers, of_ranks.clone()].concat()),
-        };
+        let tf_config = self.spec.batching.list.of(&of_ranks, self.count(Role::Ps));
         let list = json(&of_ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
         let sizes = Sizes { json: json(&text), list, tf_config, of_ranks };
         Self { sizes: Some(sizes), ..self }
@@ -136,11 +128,9 @@ impl<'a> Rendezvous<'a> {
 
     /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.
     fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
-        let TfConfigOptions { omit_single, chief_is_master, extra } = &self.spec.tf_config;
-        let task = Task::from(replica);
-        let kind = if *chief_is_master && replica.role == Role::Chief { MASTER } else { task.kind };
+        let options @ TfConfigOptions { omit_single, chief_is_master: _, extra } = &self.spec.tf_config;
         let sizes = self.sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, &sizes.tf_config));
-        let config = TfConfig { cluster: &*self.cluster, task: Task { kind, ..task }, sizes, extra };
+        let config = TfConfig { cluster: &*self.cluster, task: options.task(replica), sizes, extra };
         (!omit_single || self.members.len() > 1).then_some(config)
     }
 

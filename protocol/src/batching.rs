@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::ids::{ReplicaId, Role, UnixMillis};
 
@@ -38,6 +39,13 @@ pub struct Batching {
     pub list: BatchList,
 }
 
+impl Batching {
+    /// The number of which each batch is a multiple.
+    pub fn unit(&self) -> u32 {
+        self.multiple.unwrap_or(1)
+    }
+}
+
 /// The form of `batch_size_list` in TF_CONFIG. Both forms are Scavenger's: its README has a text, its code reads a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -48,6 +56,16 @@ pub enum BatchList {
     Text,
     /// A list of numbers: a 0 for each parameter server, then the sizes of the chief and of the workers.
     List,
+}
+
+impl BatchList {
+    /// `batch_size_list` of a job with these sizes, by rank, and this number of parameter servers.
+    pub fn of(self, sizes: &[u32], servers: usize) -> Value {
+        match self {
+            Self::Text => Value::from(Value::from(sizes).to_string()),
+            Self::List => Value::from([&vec![0; servers], sizes].concat()),
+        }
+    }
 }
 
 /// The smallest and the largest batch of a worker, in samples of one step. Both are at least 1.
@@ -62,6 +80,12 @@ pub struct BatchBounds {
 }
 
 impl BatchBounds {
+    /// These bounds with a maximum of at most `limit`, if there is a limit.
+    #[must_use]
+    pub fn at_most(self, limit: Option<u32>) -> Self {
+        Self { max: limit.map_or(self.max, |limit| self.max.min(limit)), ..self }
+    }
+
     /// The smallest and the largest multiple of `multiple` within these bounds, divided by `multiple`. `None` if no multiple
     /// is within them.
     pub fn in_multiples(self, multiple: u32) -> Option<(u32, u32)> {

@@ -40,11 +40,10 @@ impl JobSpec {
     pub fn workers_for_batch(&self, limit: impl Fn(ReplicaId) -> Option<u32>) -> Result<u32, u64> {
         let least_workers = self.worker_min.unwrap_or(self.worker_num);
         let Some(global) = self.global_batch() else { return Ok(least_workers) };
-        let multiple = self.batching.multiple.unwrap_or(1);
+        let multiple = self.batching.unit();
         let most = |place: ReplicaId| {
-            let BatchBounds { min, max } = self.batch_bounds(place, global, 1);
-            let max = limit(place).map_or(max, |limit| max.min(limit));
-            BatchBounds { min, max }.in_multiples(multiple).map(|(_, high)| u64::from(high) * u64::from(multiple))
+            let bounds = self.batch_bounds(place, global, 1).at_most(limit(place));
+            bounds.in_multiples(multiple).map(|(_, high)| u64::from(high) * u64::from(multiple))
         };
         let most: Option<Vec<u64>> = self.training_places().map(most).collect();
         let mut most = most.ok_or(0_u64)?;
@@ -97,7 +96,7 @@ impl JobSpec {
         if !(1..=GLOBAL_BATCH_MAX).contains(&global) {
             return Err(BadBatching::Global(global).into());
         }
-        let multiple = self.batching.multiple.unwrap_or(1);
+        let multiple = self.batching.unit();
         if multiple == 0 || !global.is_multiple_of(multiple) {
             return Err(BadBatching::Multiple { global, multiple }.into());
         }

@@ -29,6 +29,22 @@ pub struct TfConfigOptions {
     pub extra: serde_json::Map<String, Value>,
 }
 
+/// The chief's task type in TensorFlow 1.
+const MASTER: &str = "master";
+
+impl TfConfigOptions {
+    /// This cluster, with the chief under the name that the job wants.
+    pub fn cluster(&self, cluster: Cluster) -> Cluster {
+        if self.chief_is_master { cluster.with_master() } else { cluster }
+    }
+
+    /// The task of the member in this seat, in such a cluster.
+    pub fn task(&self, seat: ReplicaId) -> Task {
+        let task = Task::from(seat);
+        if self.chief_is_master && seat.role == Role::Chief { Task { kind: MASTER, ..task } } else { task }
+    }
+}
+
 const LONGEST_MEMBER: usize = r#""255.255.255.255:65535","#.len();
 const FRAME: usize = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
 const NAME_EQUALS_AND_NUL: usize = TF_CONFIG.len() + 2;
@@ -82,8 +98,7 @@ impl Cluster {
     }
 
     /// The same cluster, with the chief under its name in TensorFlow 1.
-    #[must_use]
-    pub fn with_master(self) -> Self {
+    fn with_master(self) -> Self {
         Self { master: self.chief, chief: vec![], ..self }
     }
 }

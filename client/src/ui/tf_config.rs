@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use protocol::batching::{BATCH_SIZE_LIST_KEY, BatchList};
+use protocol::batching::BATCH_SIZE_LIST_KEY;
 use protocol::ids::{ReplicaId, Role};
-use protocol::tf_config::{Cluster, Task, TfConfig};
+use protocol::tf_config::{Cluster, TfConfig};
 use protocol::view::{JobView, ReplicaView};
 use serde_json::Value;
-
-/// The chief's task type in TensorFlow 1.
-const MASTER: &str = "master";
 
 /// The seat of each member of the current start. An elastic job may have a gap between two places.
 fn seats(view: &JobView) -> BTreeMap<ReplicaId, ReplicaId> {
@@ -37,12 +34,7 @@ pub(super) fn tf_config(view: &JobView, place: ReplicaId) -> Option<String> {
     if members.len() < seats.len() || options.omit_single && seats.len() == 1 {
         return None;
     }
-    let cluster = Cluster::new(&members);
-    let (cluster, task) = match Task::from(own) {
-        task if !options.chief_is_master => (cluster, task),
-        task if own.role == Role::Chief => (cluster.with_master(), Task { kind: MASTER, ..task }),
-        task => (cluster.with_master(), task),
-    };
+    let (cluster, task) = (options.cluster(Cluster::new(&members)), options.task(own));
     let sizes = first_sizes(view);
     let sizes = sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, sizes));
     serde_json::to_string_pretty(&TfConfig { cluster: &cluster, task, sizes, extra: &options.extra }).ok()
@@ -51,13 +43,7 @@ pub(super) fn tf_config(view: &JobView, place: ReplicaId) -> Option<String> {
 /// The batch sizes with which the start began. `None` if they have changed, or if there are none.
 fn first_sizes(view: &JobView) -> Option<Value> {
     let batches = view.batches.as_ref().filter(|batches| batches.changed.is_none())?;
-    Some(match view.spec.batching.list {
-        BatchList::Text => Value::from(serde_json::to_string(&batches.sizes).ok()?),
-        BatchList::List => {
-            let servers = vec![0; view.spec.ps_num as usize];
-            Value::from([servers, batches.sizes.clone()].concat())
-        }
-    })
+    Some(view.spec.batching.list.of(&batches.sizes, view.spec.ps_num as usize))
 }
 
 #[cfg(test)]

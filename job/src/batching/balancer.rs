@@ -122,9 +122,13 @@ impl Balancer {
         }
     }
 
+    fn rank_of(&self, member: ReplicaId) -> Option<usize> {
+        self.members.iter().position(|known| *known == member)
+    }
+
     /// The size of this member, if it is known. While the scripts vote on a larger size, the member may use it already.
     pub fn tried(&self, member: ReplicaId) -> Option<Tried> {
-        let rank = self.members.iter().position(|known| *known == member)?;
+        let rank = self.rank_of(member)?;
         let (size, ordered) = match &self.phase {
             Phase::Unknown => return None,
             Phase::Used { sizes } => (sizes[rank], None),
@@ -140,9 +144,7 @@ impl Balancer {
     /// Whether this member must be told the newest order. A script that has reported new sizes knows them.
     pub fn is_to_be_told(&self, member: ReplicaId) -> bool {
         let Phase::Ordered { split, .. } = &self.phase else { return true };
-        let report =
-            self.members.iter().position(|known| *known == member).and_then(|rank| self.reports[rank].as_ref());
-        lacks(report, split)
+        lacks(self.rank_of(member).and_then(|rank| self.reports[rank].as_ref()), split)
     }
 
     /// Samples of all ranks together in one step.
@@ -173,7 +175,7 @@ impl Balancer {
 
     /// Hears the newest report of a member of this start. Returns what the scripts are to be told.
     pub fn hear(&mut self, replica: ReplicaId, report: &Progress) -> Option<Order> {
-        let rank = self.members.iter().position(|member| *member == replica)?;
+        let rank = self.rank_of(replica)?;
         if report.batch == 0 {
             // The helper has sent its first message, but no size yet.
             return None;

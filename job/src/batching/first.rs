@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use protocol::batching::BatchBounds;
 use protocol::failure::Restarts;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
@@ -18,12 +17,8 @@ const LEAST_BATCH: u32 = 16;
 pub fn rules(spec: &JobSpec, restarts: &Restarts, places: &[ReplicaId]) -> Option<Rules> {
     let global_batch = spec.global_batch()?;
     let of = |least: u32, limit: &dyn Fn(ReplicaId) -> Option<u32>| {
-        let bounds = |place: &ReplicaId| {
-            let BatchBounds { min, max } = spec.batch_bounds(*place, global_batch, least);
-            BatchBounds { min, max: limit(*place).map_or(max, |limit| max.min(limit)) }
-        };
-        let multiple = spec.batching.multiple.unwrap_or(1);
-        Rules { global_batch, bounds: places.iter().map(bounds).collect(), multiple }
+        let bounds = |place: &ReplicaId| spec.batch_bounds(*place, global_batch, least).at_most(limit(*place));
+        Rules { global_batch, bounds: places.iter().map(bounds).collect(), multiple: spec.batching.unit() }
     };
     let members = u32::try_from(places.len()).unwrap_or(u32::MAX).max(1);
     let usual = global_batch.div_ceil(members.saturating_mul(LEAST_SHARE)).min(LEAST_BATCH);

@@ -16,7 +16,7 @@ pub struct Tried {
 /// What follows from runs that ended for lack of memory. Without a smaller size that has lasted, a replica gets half of its
 /// size. `restarts` has the earlier failures of the job.
 pub fn too_large(tried: &[(ReplicaId, Tried)], spec: &JobSpec, restarts: &Restarts) -> Vec<TooLargeBatch> {
-    let multiple = spec.batching.multiple.unwrap_or(1);
+    let multiple = spec.batching.unit();
     let half = |size: u32| size / 2 - size / 2 % multiple;
     let most = |tried: &Tried| tried.lasted.unwrap_or_else(|| half(tried.size));
     let new = |replica| tried.iter().find(|(known, _)| *known == replica).map(|(_, tried)| most(tried));
