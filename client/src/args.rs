@@ -5,6 +5,7 @@ mod batching;
 mod cluster;
 mod code;
 mod dry_run;
+mod job;
 mod kubernetes;
 mod mistakes;
 mod policy;
@@ -16,26 +17,20 @@ mod verbs;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use protocol::elastic::WorkerNum;
-use protocol::env::{EnvError, EnvName};
-use protocol::group::Group;
-use protocol::ids::JobName;
-use protocol::job::Strategy;
 
 pub(crate) use self::batching::BatchingArgs;
 pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Installation, Service, TfJobs, UninstallArgs};
 pub(crate) use self::code::{CodeArgs, SyntaxArgs};
 pub(crate) use self::dry_run::{Checker, DryRunArgs};
+pub(crate) use self::job::{EnvArg, JobFlags};
 pub(crate) use self::kubernetes::{BuildArgs, ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
 pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 pub(crate) use self::values::Metric;
-use self::values::{count, group, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, JobArgs, ListArgs, LogsArgs, NameArg, NamesArg, PushArgs, RerunArgs, ScaleArgs, TopArgs,
     UiArgs, WaitArgs,
@@ -98,52 +93,14 @@ pub(crate) struct ConnectionArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// The job to submit.
+/// A submit: the job, and what the client does for it.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Submitting a job")]
 pub(crate) struct SubmitArgs {
-    /// Distribution strategy: AllReduce (MultiWorkerMirroredStrategy), or ParameterServer or ps
-    /// (ParameterServerStrategy). Case does not matter
-    #[arg(long, value_name = "NAME", default_value = "AllReduce")]
-    pub(crate) strategy: Strategy,
-    /// Number of workers, at least 1. MIN:MAX makes the job elastic: it runs with any number of workers from MIN to MAX
-    /// [default: 2]
-    #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
-    pub(crate) worker_num: Option<WorkerNum>,
-    /// Workers with resources or batches of their own, such as cpu=6,memory=8Gi:2 for two workers, or
-    /// gpus=1,batch=16..32:2 for two workers with 16 to 32 samples in a step. Repeatable; the workers of the first flag
-    /// have the lowest indexes. If --worker-num is given too, it must be the sum of all N. Memory and GPUs only with
-    /// Kubernetes; CPUs elsewhere only set the first batch sizes
-    #[arg(long, value_name = "RESOURCES:N", value_parser = group)]
-    pub(crate) worker: Vec<Group>,
-    /// Number of parameter servers [default: 1 with ParameterServer, else 0]
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
-    pub(crate) ps_num: Option<u32>,
-    /// Number of chiefs, 0 or 1 [default: 1 with ParameterServer, else 0]
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
-    pub(crate) chief_num: Option<u32>,
-    /// Number of evaluators, 0 or 1 [default: 0]
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
-    pub(crate) evaluator_num: Option<u32>,
-    /// Name of the job: 1 to 55 characters of a-z, 0-9 and '-', because names of pods, such as NAME-worker-12, have at
-    /// most 63 characters [default: the folder's name and a random suffix]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) task: Option<JobName>,
-    /// Environment variable for every replica. With NAME alone, copies the value from your environment. Repeatable; the
-    /// last value wins
-    #[arg(long, value_name = "NAME[=VALUE]")]
-    pub(crate) env: Vec<EnvArg>,
-    /// File of variables, in the format of docker run --env-file: one NAME=VALUE or NAME per line, # starts a comment
-    /// line, and quotes are part of the value. --env wins
-    #[arg(long, value_name = "FILE")]
-    pub(crate) env_file: Option<PathBuf>,
-    /// Allow a variable of --env or --env-file that can make programs run other code, such as LD_PRELOAD. Repeatable
-    #[arg(long, value_name = "NAME")]
-    pub(crate) allow_env: Vec<EnvName>,
-    /// Read a number from the output of the first replica that trains, such as loss='loss: ([0-9.]+)'. The regular
-    /// expression has one group. client status shows the newest number. Repeatable
-    #[arg(long, value_name = "NAME=REGEX")]
-    pub(crate) metric: Vec<Metric>,
+    #[command(flatten)]
+    pub(crate) code: CodeArgs,
+    #[command(flatten)]
+    pub(crate) job: JobFlags,
     /// Print the job's name and return when the master has accepted the job, instead of following its logs
     #[arg(short, long, conflicts_with = "dry_run")]
     pub(crate) detach: bool,
@@ -156,19 +113,7 @@ pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
     #[command(flatten)]
-    pub(crate) code: CodeArgs,
-    /// Arguments for the script. $(NAME) becomes the value of the replica's variable NAME; write $$(NAME) for the text
-    /// $(NAME)
-    #[arg(last = true, value_name = "ARGS")]
-    pub(crate) args: Vec<String>,
-    #[command(flatten)]
-    pub(crate) batching: BatchingArgs,
-    #[command(flatten)]
-    pub(crate) policy: PolicyArgs,
-    #[command(flatten)]
     pub(crate) image: ImageArgs,
-    #[command(flatten)]
-    pub(crate) pod: PodArgs,
 }
 
 /// The format of data on stdout.
@@ -230,8 +175,9 @@ pub(crate) enum Verb {
     /// Wait until jobs have ended; the exit status reflects the worst result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
-    /// Submit the job of an earlier run again, also a job of the history, and follow it
-    #[command(after_help = "Examples:\n  client rerun digits\n  client rerun digits --task digits-2 -- --epochs 9")]
+    /// Submit the job of an earlier run again, also a job of the history, and follow it. Flags change the new job
+    #[command(after_help = "Examples:\n  client rerun digits\n  client rerun digits --memory 8Gi\n  \
+                            client rerun digits --task digits-2 --worker-num 2:8 -- --epochs 9")]
     Rerun(RerunArgs),
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
@@ -272,26 +218,6 @@ pub(crate) enum Verb {
     /// Print a shell completion script
     #[command(after_help = "Example:\n  client completions bash > ~/.local/share/bash-completion/completions/client")]
     Completions(CompletionsArgs),
-}
-
-/// `NAME=VALUE`, or `NAME` alone, which copies the value from the client's environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum EnvArg {
-    /// The variable and its value.
-    Set(EnvName, String),
-    /// The variable. The value comes from the client's environment.
-    PassOn(EnvName),
-}
-
-impl FromStr for EnvArg {
-    type Err = EnvError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('=') {
-            Some((name, value)) => Ok(Self::Set(name.parse()?, value.to_owned())),
-            None => Ok(Self::PassOn(text.parse()?)),
-        }
-    }
 }
 
 /// The meaning of a command line without mistakes.

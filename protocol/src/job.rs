@@ -198,6 +198,15 @@ pub struct JobSpec {
     pub run_policy: RunPolicy,
 }
 
+impl From<&JobSpec> for JobRequest {
+    /// The request in which every default is filled in.
+    fn from(spec: &JobSpec) -> Self {
+        // A spec is read from the JSON of a request, so the JSON of a spec is also a request.
+        let json = serde_json::to_value(spec).expect("specs always serialize");
+        serde_json::from_value(json).expect("the JSON of a spec is a request")
+    }
+}
+
 impl<'de> Deserialize<'de> for JobSpec {
     /// Reads the spec in a record or an answer.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -40,23 +40,28 @@ pub(crate) struct BatchingArgs {
 }
 
 impl BatchingArgs {
-    /// The batches of the request.
-    pub(crate) fn batching(&self) -> Batching {
-        let list = match self.batch_list {
-            Some(ListForm::List) => BatchList::List,
-            Some(ListForm::Text) | None => BatchList::Text,
-        };
-        let (global_batch, min_batch, max_batch) = (self.global_batch, self.min_batch, self.max_batch);
-        Batching { global_batch, min_batch, max_batch, multiple: self.batch_multiple, list }
+    /// The batches in which the given flags replace values of `base`.
+    pub(crate) fn batches_over(&self, base: Batching) -> Batching {
+        Batching {
+            global_batch: self.global_batch.or(base.global_batch),
+            min_batch: self.min_batch.or(base.min_batch),
+            max_batch: self.max_batch.or(base.max_batch),
+            multiple: self.batch_multiple.or(base.multiple),
+            list: match self.batch_list {
+                Some(ListForm::List) => BatchList::List,
+                Some(ListForm::Text) => BatchList::Text,
+                None => base.list,
+            },
+        }
     }
 
-    /// The TF_CONFIG of the request.
-    pub(crate) fn tf_config(self) -> TfConfigOptions {
-        TfConfigOptions {
-            chief_is_master: self.chief_name == Some(ChiefName::Master),
-            extra: self.tf_config.into_iter().map(|TfConfigKey(key, value)| (key, value)).collect(),
-            ..TfConfigOptions::default()
+    /// The TF_CONFIG in which the given flags replace values of `base`.
+    pub(crate) fn tf_config_over(self, mut base: TfConfigOptions) -> TfConfigOptions {
+        if let Some(name) = self.chief_name {
+            base.chief_is_master = name == ChiefName::Master;
         }
+        base.extra.extend(self.tf_config.into_iter().map(|TfConfigKey(key, value)| (key, value)));
+        base
     }
 }
 

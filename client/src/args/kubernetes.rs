@@ -115,9 +115,10 @@ pub(crate) struct PodArgs {
     pub(crate) run_as: Option<RunAs>,
 }
 
-impl From<PodArgs> for PodOptions {
-    fn from(args: PodArgs) -> Self {
-        let PodArgs {
+impl PodArgs {
+    /// The options in which the given flags replace values of `base`.
+    pub(crate) fn over(self, base: PodOptions) -> PodOptions {
+        let Self {
             cpu,
             memory,
             gpus,
@@ -132,24 +133,29 @@ impl From<PodArgs> for PodOptions {
             termination_grace,
             allow_root,
             run_as,
-        } = args;
-        Self {
-            cpu,
-            memory,
-            gpus,
-            shm,
-            volumes: volume,
-            env_secrets: env_secret,
-            node_selector: node_selector.into_iter().collect(),
-            tolerations: toleration,
-            priority_class,
-            service_account,
-            image_pull_policy,
-            termination_grace_seconds: termination_grace,
-            allow_root,
-            run_as,
+        } = self;
+        PodOptions {
+            cpu: cpu.or(base.cpu),
+            memory: memory.or(base.memory),
+            gpus: gpus.or(base.gpus),
+            shm: shm.or(base.shm),
+            volumes: given_or(volume, base.volumes),
+            env_secrets: given_or(env_secret, base.env_secrets),
+            node_selector: base.node_selector.into_iter().chain(node_selector).collect(),
+            tolerations: given_or(toleration, base.tolerations),
+            priority_class: priority_class.or(base.priority_class),
+            service_account: service_account.or(base.service_account),
+            image_pull_policy: image_pull_policy.or(base.image_pull_policy),
+            termination_grace_seconds: termination_grace.or(base.termination_grace_seconds),
+            allow_root: allow_root || base.allow_root,
+            run_as: run_as.or(base.run_as),
         }
     }
+}
+
+/// The values of a repeatable flag; those of the base if the flag is not given.
+fn given_or<T>(given: Vec<T>, base: Vec<T>) -> Vec<T> {
+    if given.is_empty() { base } else { given }
 }
 
 /// A program that puts images into the nodes of a local cluster.

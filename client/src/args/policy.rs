@@ -78,8 +78,8 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// The policy. `restarts_by_default` is the default of `--max-restarts`.
-    pub(crate) fn run_policy(self, restarts_by_default: u32) -> RunPolicy {
+    /// The policy in which the given flags replace values of `base`.
+    pub(crate) fn over(self, base: RunPolicy) -> RunPolicy {
         let Self {
             max_restarts,
             backoff,
@@ -98,24 +98,26 @@ impl PolicyArgs {
             preload,
             no_preload,
         } = self;
-        let default = RunPolicy::default();
         RunPolicy {
-            max_restarts: max_restarts.unwrap_or(restarts_by_default),
-            backoff_seconds: backoff.unwrap_or(default.backoff_seconds),
-            no_retry_exit_codes: BTreeSet::from_iter(no_retry_exit_codes),
-            restart: default.restart,
-            on_failure: on_failure.unwrap_or(default.on_failure),
-            on_same_failure: if retry_same { OnSameFailure::Restart } else { OnSameFailure::Stop },
-            start_timeout_seconds: start_timeout.unwrap_or(default.start_timeout_seconds),
-            on_start_timeout: if requeue { OnStartTimeout::Requeue } else { OnStartTimeout::Fail },
-            deadline_seconds: deadline,
-            ttl_after_finished_seconds: ttl_after_finished,
-            clean_pods: clean_pods.unwrap_or(default.clean_pods),
-            success_policy,
-            grow_interval_seconds: grow_interval,
-            on_unreachable: on_unreachable.unwrap_or(default.on_unreachable),
-            lease_seconds: lease.unwrap_or(default.lease_seconds),
-            preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)),
+            max_restarts: max_restarts.unwrap_or(base.max_restarts),
+            backoff_seconds: backoff.unwrap_or(base.backoff_seconds),
+            no_retry_exit_codes: match no_retry_exit_codes[..] {
+                [] => base.no_retry_exit_codes,
+                _ => BTreeSet::from_iter(no_retry_exit_codes),
+            },
+            restart: base.restart,
+            on_failure: on_failure.unwrap_or(base.on_failure),
+            on_same_failure: if retry_same { OnSameFailure::Restart } else { base.on_same_failure },
+            start_timeout_seconds: start_timeout.unwrap_or(base.start_timeout_seconds),
+            on_start_timeout: if requeue { OnStartTimeout::Requeue } else { base.on_start_timeout },
+            deadline_seconds: deadline.or(base.deadline_seconds),
+            ttl_after_finished_seconds: ttl_after_finished.or(base.ttl_after_finished_seconds),
+            clean_pods: clean_pods.unwrap_or(base.clean_pods),
+            success_policy: success_policy.or(base.success_policy),
+            grow_interval_seconds: grow_interval.or(base.grow_interval_seconds),
+            on_unreachable: on_unreachable.unwrap_or(base.on_unreachable),
+            lease_seconds: lease.unwrap_or(base.lease_seconds),
+            preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)).or(base.preload),
         }
     }
 }
@@ -128,7 +130,7 @@ mod tests {
     fn parsed(line: &str) -> (Option<Vec<ModuleName>>, Option<String>) {
         let Ok(Parsed::Command(cli)) = parse(line.split(' ').map(Into::into)) else { panic!("{line} does not parse") };
         let script = cli.submit.code.script.map(|script| script.into_string().unwrap());
-        (cli.submit.policy.preload, script)
+        (cli.submit.job.policy.preload, script)
     }
 
     #[test]

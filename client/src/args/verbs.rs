@@ -9,8 +9,8 @@ use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::view::JobState;
 use reqwest::Url;
 
-use super::FormatArgs;
 use super::values::{duration, lines, moment, seconds, state, workers};
+use super::{FormatArgs, JobFlags};
 
 /// The name of a job.
 #[derive(Debug, Clone, Args)]
@@ -126,9 +126,6 @@ pub(crate) struct TopArgs {
 pub(crate) struct RerunArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
-    /// Name of the new job [default: NAME and a random suffix]
-    #[arg(long, value_name = "NEW")]
-    pub(crate) task: Option<JobName>,
     /// First delete the existing job, and give its name to the new job
     #[arg(long, conflicts_with = "task")]
     pub(crate) replace: bool,
@@ -137,9 +134,8 @@ pub(crate) struct RerunArgs {
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Arguments for the script [default: those of the earlier run]
-    #[arg(last = true, value_name = "ARGS")]
-    pub(crate) script_args: Vec<String>,
+    #[command(flatten)]
+    pub(crate) changes: JobFlags,
 }
 
 /// Arguments of `scale`.

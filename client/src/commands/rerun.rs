@@ -1,49 +1,52 @@
 //! `rerun`: submits the job of an earlier run again, also a job that is only in the history.
 
 use protocol::error::ErrorCode;
-use protocol::job::JobSpec;
+use protocol::job::{JobRequest, JobSpec};
 
 use super::order::Order;
-use super::past;
-use super::submit::{at_own_master, no_detach, send};
+use super::past::{self, Seen};
+use super::submit::{at_own_master, check_for_processes, no_detach, send};
 use super::which_master::running_master;
-use crate::address::config::Config;
-use crate::args::RerunArgs;
+use crate::address::config::{Config, variable_to_pass_on};
+use crate::args::{ImageArgs, JobFlags, NameArg, RerunArgs};
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
-use crate::request::name_after;
+use crate::request::{job_request, name_after};
 
 /// Submits the job again, under a new name unless the new job replaces the earlier one.
 pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let seen = past::find("rerun", &args.job.name, config, notes).await?;
-    let spec = again(seen.view().spec.clone(), &args)?;
-    let order = Order::of_job(spec, None);
-    let out = Output { format: args.format.output, data, notes: notes.clone() };
+    let RerunArgs { job: NameArg { name }, replace, detach, format, changes } = args;
+    let seen = past::find("rerun", &name, config, notes).await?;
+    let request = again(&seen.view().spec, changes, replace)?;
+    let out = Output { format: format.output, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
-        if args.detach {
+        if detach {
             return Err(no_detach());
         }
-        return at_own_master(order, config, out).await;
+        if replace && matches!(seen, Seen::Present(..)) {
+            let hint = format!("end it first: {}; or leave out --replace", command(&format!("cancel {name}")));
+            return Err(Error::input(format!("job {name} is still at its local master")).hint(hint));
+        }
+        check_for_processes(&ImageArgs::default(), &request, notes)?;
+        return at_own_master(Order::of_job(JobSpec::try_from(request)?, None), config, out).await;
     };
-    send(client, order, (args.replace, args.detach), out).await.map_err(about_code)
+    let order = Order::of_job(JobSpec::try_from(request)?, None);
+    send(client, order, (replace, detach), out).await.map_err(about_code)
 }
 
-/// The job of the earlier run, with the changes of the command line.
-fn again(spec: JobSpec, args: &RerunArgs) -> Result<JobSpec, Error> {
-    let RerunArgs { job, task, replace, script_args, detach: _, format: _ } = args;
-    if spec.origin.is_some() {
-        let sentence = format!("job {} came from the file or the command of another launcher", job.name);
+/// The job of the earlier run, with the changes of the command line. Without `replace`, it has a name of its own.
+fn again(before: &JobSpec, changes: JobFlags, replace: bool) -> Result<JobRequest, Error> {
+    if before.origin.is_some() {
+        let sentence = format!("job {} came from the file or the command of another launcher", before.name);
         return Err(Error::input(sentence).hint(format!("submit it as before, such as {}", command("apply -f FILE"))));
     }
-    let name = match task {
-        Some(task) => task.clone(),
-        None if *replace => job.name.clone(),
-        None => name_after(job.name.as_str(), uuid::Uuid::new_v4().into_bytes()),
-    };
-    let args = if script_args.is_empty() { spec.args.clone() } else { script_args.clone() };
-    Ok(JobSpec { name, args, ..spec })
+    let mut base = JobRequest::from(before);
+    if !replace {
+        base.name = name_after(before.name.as_str(), uuid::Uuid::new_v4().into_bytes());
+    }
+    job_request(changes, base, &variable_to_pass_on)
 }
 
 /// Adds the next step for a job whose code the master no longer has.
@@ -57,29 +60,89 @@ fn about_code(error: Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
-    use crate::args::{Format, FormatArgs, NameArg};
+    use crate::args::{Parsed, Verb, parse};
     use crate::output::narrate::tests::pending;
 
-    fn args(task: Option<&str>, replace: bool, script_args: &[&str]) -> RerunArgs {
-        RerunArgs {
-            job: NameArg { name: "digits".parse().unwrap() },
-            task: task.map(|task| task.parse().unwrap()),
-            replace,
-            detach: false,
-            format: FormatArgs { output: Format::Text },
-            script_args: script_args.iter().map(|arg| (*arg).to_owned()).collect(),
-        }
+    /// The new job of a command line, after a job with two workers.
+    fn rerun(before: &JobSpec, flags: &str) -> Result<JobSpec, String> {
+        let line = format!("client rerun digits {flags}");
+        let parsed = parse(line.split_whitespace().map(Into::into)).map_err(|error| error.to_string())?;
+        let Parsed::Command(cli) = parsed else { panic!("{flags} contains --help") };
+        let Some(Verb::Rerun(args)) = cli.verb else { panic!("{line} is not a rerun") };
+        let request = again(before, args.changes, args.replace).map_err(|error| error.to_string())?;
+        JobSpec::try_from(request).map_err(|error| error.to_string())
+    }
+
+    fn earlier() -> JobSpec {
+        let line = "client rerun digits --task digits --worker-num 2:3 --env A=1 --env B=1 --memory 1Gi --volume empty:/a \
+            --max-restarts 5 --requeue --global-batch 64 --tf-config a=1 --metric loss=(.*)x -- --epochs 3";
+        let flags = line.strip_prefix("client rerun digits").unwrap();
+        rerun(&pending(2).spec, flags).unwrap()
     }
 
     #[test]
     fn a_job_runs_again_under_a_new_name_unless_it_is_replaced_or_named() {
-        let before = JobSpec { args: vec!["--epochs".to_owned(), "3".to_owned()], ..pending(2).spec };
-        let renamed = again(before.clone(), &args(None, false, &[])).unwrap();
+        let before = earlier();
+        let renamed = rerun(&before, "").unwrap();
         assert!(renamed.name.as_str().starts_with("digits-"), "{}", renamed.name);
         assert_eq!(JobSpec { name: before.name.clone(), ..renamed }, before);
-        assert_eq!(again(before.clone(), &args(None, true, &[])).unwrap(), before);
-        let named = again(before.clone(), &args(Some("letters"), false, &["--epochs", "9"])).unwrap();
-        assert_eq!((named.name.as_str(), named.args.join(" ").as_str()), ("letters", "--epochs 9"));
+        assert_eq!(rerun(&before, "--replace").unwrap(), before);
+        assert_eq!(rerun(&before, "--task letters").unwrap().name.as_str(), "letters");
+        assert!(rerun(&before, "--task letters --replace").unwrap_err().contains("--replace"));
+    }
+
+    #[test]
+    fn a_given_flag_changes_only_its_own_part_of_the_job() {
+        for (flags, at, value) in [
+            ("-- --epochs 9", "/args", json!(["--epochs", "9"])),
+            ("--worker-num 5", "/worker_num", json!(5)),
+            ("--env B=2", "/env/B", json!("2")),
+            ("--memory 2Gi", "/pod/memory", json!("2Gi")),
+            ("--cpu 2", "/pod/cpu", json!("2")),
+            ("--volume empty:/b", "/pod/volumes", json!(["empty:/b"])),
+            ("--max-restarts 3", "/run_policy/max_restarts", json!(3)),
+            ("--deadline 1h", "/run_policy/deadline_seconds", json!(3600)),
+            ("--no-preload", "/run_policy/preload", json!("never")),
+            ("--global-batch 32", "/batching/global_batch", json!(32)),
+            ("--min-batch 4", "/batching/min_batch", json!(4)),
+            ("--tf-config a=2", "/tf_config/extra/a", json!(2)),
+            ("--metric loss=(y)", "/metrics/loss", json!("(y)")),
+        ] {
+            let before = serde_json::to_value(earlier()).unwrap();
+            let mut after = serde_json::to_value(rerun(&earlier(), &format!("--replace {flags}")).unwrap()).unwrap();
+            assert_eq!(after.pointer(at), Some(&value), "{flags}");
+            let is_new = before.pointer(at).is_none();
+            assert_ne!(before.pointer(at), Some(&value), "{flags} changes nothing");
+            let (parent, key) = at.rsplit_once('/').unwrap();
+            let parent = after.pointer_mut(parent).and_then(Value::as_object_mut).unwrap();
+            match before.pointer(at) {
+                Some(old) => drop(parent.insert(key.to_owned(), old.clone())),
+                None => drop(parent.remove(key)),
+            }
+            if flags.starts_with("--worker-num") {
+                // One number makes the job fixed.
+                parent.insert("worker_min".to_owned(), json!(2));
+            }
+            assert_eq!(after, before, "{flags} changes more than {at}; new: {is_new}");
+        }
+    }
+
+    #[test]
+    fn another_strategy_has_its_own_default_numbers() {
+        let servers = rerun(&pending(2).spec, "--strategy ps").unwrap();
+        assert_eq!((servers.worker_num, servers.ps_num, servers.chief_num), (2, 1, 1));
+        let same = rerun(&servers, "--strategy ps --ps-num 3").unwrap();
+        assert_eq!((same.ps_num, same.chief_num), (3, 1));
+    }
+
+    #[test]
+    fn workers_of_a_group_are_counted_anew_if_groups_are_given() {
+        let grouped = rerun(&pending(2).spec, "--worker memory=1Gi:3").unwrap();
+        assert_eq!((grouped.worker_num, grouped.groups.len()), (3, 1));
+        let refused = rerun(&grouped, "--worker-num 5").unwrap_err();
+        assert!(refused.contains('5') && refused.contains('3'), "{refused}");
     }
 }

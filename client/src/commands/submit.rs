@@ -8,9 +8,9 @@ use std::time::Duration;
 use protocol::group::Group;
 use protocol::ids::JobName;
 use protocol::image::ImageRef;
-use protocol::job::{JobRequest, JobSpec};
+use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::master::BackendKind;
-use protocol::run_policy::{OnUnreachable, RunPolicy};
+use protocol::run_policy::OnUnreachable;
 use protocol::view::JobView;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -25,7 +25,7 @@ use super::order::Order;
 use super::past;
 use super::which_master::{START_A_MASTER, running_master};
 use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
-use crate::args::{Checker, Format, ImageArgs, SubmitArgs, SyntaxArgs};
+use crate::args::{Checker, Format, ImageArgs, JobFlags, SubmitArgs, SyntaxArgs};
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
@@ -40,7 +40,7 @@ use crate::master::patience::persist;
 use crate::output::narrate;
 use crate::output::{Data, LogLines, Notes, Output};
 use crate::request::script::{self, Named};
-use crate::request::{self, Surroundings};
+use crate::request::{self, name_after};
 
 /// Printed when neither a flag nor a variable names a master.
 pub(super) const LOCAL_BY_DEFAULT: &str =
@@ -50,18 +50,14 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let mut out = Output { format: args.format.output, data, notes: notes.clone() };
-    let (image, syntax, on_unreachable) = (args.image.clone(), args.code.syntax, args.policy.on_unreachable);
+    let (image, syntax, on_unreachable) = (args.image, args.code.syntax, args.job.policy.on_unreachable);
     let (detach, replace, dry_run) = (args.detach, args.replace, args.dry_run.dry_run);
     let here = current_folder()?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
-    let request = requested(args, config, named.as_ref(), &folder)?;
+    let request = requested(args.job, config, named.as_ref(), &folder)?;
     let Some(client) = running_master(config).await? else {
-        if let Some(flag) = flag_for_kubernetes(&image, &request) {
-            let why = "a local master runs replicas as processes on this machine";
-            return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
-        }
-        say_what_cpus_are_for(&request, notes);
+        check_for_processes(&image, &request, notes)?;
         let order = Order::of_job(request::in_folder(request, &folder)?, None);
         if let Some(checker) = dry_run {
             return dry_run::show(&order, dry_run::without_master(checker)?.as_ref(), &mut out);
@@ -104,16 +100,15 @@ pub(super) fn no_detach() -> Error {
 }
 
 /// The request for the job, without what its replicas run.
-fn requested(args: SubmitArgs, config: &Config, named: Option<&Named>, folder: &Path) -> Result<JobRequest, Error> {
-    let restarts_by_default = match &config.master {
+fn requested(flags: JobFlags, config: &Config, named: Option<&Named>, folder: &Path) -> Result<JobRequest, Error> {
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let mut base = JobRequest::new(name_after(name, uuid::Uuid::new_v4().into_bytes()), Strategy::AllReduce);
+    base.script = named.map(|named| named.script.clone());
+    if matches!(config.master, MasterChoice::Local(_)) {
         // Nothing is preempted on one machine, and a mistake in the script should fail the job at once.
-        MasterChoice::Local(_) => 0,
-        MasterChoice::At(_) | MasterChoice::Kube(_) => RunPolicy::default().max_restarts,
-    };
-    let random = uuid::Uuid::new_v4().into_bytes();
-    let surroundings = Surroundings { folder, random, restarts_by_default, variable: &variable_to_pass_on };
-    let script = named.map(|named| named.script.clone());
-    Ok(JobRequest { script, ..request::job_request(args, &surroundings)? })
+        base.run_policy.max_restarts = 0;
+    }
+    request::job_request(flags, base, &variable_to_pass_on)
 }
 
 /// Where the script of a job is, and the flags that depend on the master's back end.
@@ -210,6 +205,16 @@ fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Res
     let spec = machines::on_machines(request, place.on_unreachable)?;
     let next_step = Some(machines::how_to_join(&spec.name, client.url()));
     Ok(Order { next_step, ..Order::of_job(spec, None) })
+}
+
+/// Refuses what a local master cannot do, and says what it ignores.
+pub(super) fn check_for_processes(image: &ImageArgs, request: &JobRequest, notes: &Notes) -> Result<(), Error> {
+    if let Some(flag) = flag_for_kubernetes(image, request) {
+        let why = "a local master runs replicas as processes on this machine";
+        return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
+    }
+    say_what_cpus_are_for(request, notes);
+    Ok(())
 }
 
 fn say_what_cpus_are_for(request: &JobRequest, notes: &Notes) {

@@ -13,9 +13,8 @@ use std::path::Path;
 use protocol::env::EnvName;
 use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::job::{JobRequest, JobSpec, SpecError};
-use protocol::pod::PodOptions;
 
-use crate::args::{EnvArg, Metric, SubmitArgs};
+use crate::args::{EnvArg, JobFlags, Metric};
 use crate::ending::error::Error;
 use crate::output::command_line::command;
 use crate::request::script::no_script;
@@ -87,21 +86,13 @@ pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::input(format!("read {}", path.display())).because(error)
 }
 
-/// The inputs of a job besides the arguments of the submit.
-pub(crate) struct Surroundings<'a> {
-    /// The folder that gives the job its default name.
-    pub(crate) folder: &'a Path,
-    /// Random bytes for the job's name.
-    pub(crate) random: [u8; 16],
-    /// The default of `--max-restarts`.
-    pub(crate) restarts_by_default: u32,
-    /// Looks up a variable of the client's environment.
-    pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>,
-}
+/// Looks up a variable of the client's environment.
+pub(crate) type Variable<'a> = &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>;
 
-/// The request for a job, without what its replicas run. Checks the values.
-pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobRequest, Error> {
-    let SubmitArgs {
+/// The request of `base` with the changes of the given flags. Checks the values. A new strategy
+/// has its own default numbers of chiefs and parameter servers.
+pub(crate) fn job_request(flags: JobFlags, base: JobRequest, variable: Variable<'_>) -> Result<JobRequest, Error> {
+    let JobFlags {
         strategy,
         worker_num,
         worker,
@@ -117,44 +108,42 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
         metric,
         policy,
         pod,
-        code: _,    // added by `commands::submit`
-        image: _,   // added by `commands::submit`
-        detach: _,  // for the client only
-        replace: _, // for the client only
-        dry_run: _, // for the client only
-        format: _,  // for the client only
-    } = args;
-    let name = task.unwrap_or_else(|| {
-        let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name_after(last, surroundings.random)
-    });
-    let pod = PodOptions::from(pod);
+    } = flags;
+    let pod = pod.over(base.pod);
     if let Some(path) = pod.path_mounted_twice() {
         return Err(Error::input(format!("--volume: two volumes have the path {path}"))
             .hint("give the volumes different paths"));
     }
+    let is_other = strategy.is_some_and(|strategy| strategy != base.strategy);
+    let (ps, chiefs) = if is_other { (None, None) } else { (base.ps_num, base.chief_num) };
+    let (max, min) = match worker_num {
+        Some(workers) => (Some(workers.max), workers.min),
+        None if worker.is_empty() => (base.worker_num, base.worker_min),
+        None => (None, None),
+    };
+    let metrics = metric.into_iter().map(|Metric(name, pattern)| (name, pattern));
     let request = JobRequest {
-        name,
-        strategy,
-        worker_num: worker_num.map(|workers| workers.max),
-        worker_min: worker_num.and_then(|workers| workers.min),
-        ps_num,
-        chief_num,
-        evaluator_num,
-        image: None,
+        name: task.unwrap_or(base.name),
+        strategy: strategy.unwrap_or(base.strategy),
+        worker_num: max,
+        worker_min: min,
+        ps_num: ps_num.or(ps),
+        chief_num: chief_num.or(chiefs),
+        evaluator_num: evaluator_num.or(base.evaluator_num),
         pod,
-        groups: worker,
-        batching: batching.batching(),
-        tf_config: batching.tf_config(),
-        metrics: metric.into_iter().map(|Metric(name, pattern)| (name, pattern)).collect(),
-        origin: None,
-        run_policy: policy.run_policy(surroundings.restarts_by_default),
-        work_dir: None,
-        code: None,
-        script: None,
-        args,
-        env: variables(env, env_file.as_deref(), surroundings.variable)?,
-        allow_env: allow_env.into_iter().collect(),
+        groups: if worker.is_empty() { base.groups } else { worker },
+        batching: batching.batches_over(base.batching),
+        tf_config: batching.tf_config_over(base.tf_config),
+        metrics: base.metrics.into_iter().chain(metrics).collect(),
+        run_policy: policy.over(base.run_policy),
+        args: if args.is_empty() { base.args } else { args },
+        env: base.env.into_iter().chain(variables(env, env_file.as_deref(), variable)?).collect(),
+        allow_env: base.allow_env.into_iter().chain(allow_env).collect(),
+        image: base.image,
+        work_dir: base.work_dir,
+        code: base.code,
+        script: base.script,
+        origin: base.origin,
     };
     // Report a mistake before anything starts.
     JobSpec::try_from(request.clone())?;
@@ -184,7 +173,7 @@ pub(crate) fn in_folder(request: JobRequest, folder: &Path) -> Result<JobSpec, E
 pub(crate) fn variables(
     flags: Vec<EnvArg>,
     file: Option<&Path>,
-    variable: &dyn Fn(&EnvName) -> Result<Option<String>, Error>,
+    variable: Variable<'_>,
 ) -> Result<BTreeMap<EnvName, String>, Error> {
     let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
     let pair = |flag| match flag {
@@ -226,6 +215,8 @@ pub(crate) fn words_of(folder: &str, max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use protocol::job::Strategy;
+    use protocol::pod::PodOptions;
     use protocol::run_policy::RunPolicy;
     use serde_json::json;
 
@@ -243,9 +234,8 @@ mod tests {
             panic!("{flags:?} contains --help");
         };
         let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
-        let folder = Path::new("/home/me/digits");
-        let surroundings = Surroundings { folder, random: RANDOM, restarts_by_default: 3, variable: &variable };
-        job_request(cli.submit, &surroundings).map_err(|error| error.to_string())
+        let base = JobRequest::new(name_after("digits", RANDOM), Strategy::AllReduce);
+        job_request(cli.submit.job, base, &variable).map_err(|error| error.to_string())
     }
 
     #[test]
