@@ -178,7 +178,7 @@ pub(crate) enum Verb {
     /// Submit the job of an earlier run again, also a job of the history, and follow it. Flags change the new job
     #[command(after_help = "Examples:\n  client rerun digits\n  client rerun digits --memory 8Gi\n  \
                             client rerun digits --task digits-2 --worker-num 2:8 -- --epochs 9")]
-    Rerun(RerunArgs),
+    Rerun(Box<RerunArgs>),
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
     Scale(ScaleArgs),

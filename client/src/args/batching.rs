@@ -41,7 +41,7 @@ pub(crate) struct BatchingArgs {
 
 impl BatchingArgs {
     /// The batches in which the given flags replace values of `base`.
-    pub(crate) fn batches_over(&self, base: Batching) -> Batching {
+    pub(crate) fn batches_over(&self, base: &Batching) -> Batching {
         Batching {
             global_batch: self.global_batch.or(base.global_batch),
             min_batch: self.min_batch.or(base.min_batch),

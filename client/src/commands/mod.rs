@@ -17,10 +17,10 @@ mod logs;
 mod machines;
 mod notify;
 mod order;
-mod past;
+pub(crate) mod past;
 mod push;
 mod pushing;
-mod rerun;
+pub(crate) mod rerun;
 mod scale;
 mod several;
 mod show;
@@ -77,7 +77,7 @@ pub(crate) async fn run(
         Some(Verb::Scale(args)) => {
             scale::run(&client("scale", &args.job).await?, &args.job.name, args.worker_num, notes).await
         }
-        Some(Verb::Rerun(args)) => rerun::run(args, &config()?, data, notes).await,
+        Some(Verb::Rerun(args)) => rerun::run(*args, &config()?, data, notes).await,
         Some(Verb::Push(args)) => push::run(client("push", &args.job).await?, args, notes).await,
         Some(Verb::Suspend(args)) => for_each(&masters("suspend").await?, &args.names, notes, scale::suspend).await,
         Some(Verb::Resume(args)) => for_each(&masters("resume").await?, &args.names, notes, scale::resume).await,

@@ -81,7 +81,7 @@ fn from_history(past: PastJob, notes: &Notes) -> Seen {
 }
 
 /// The history of this user, if the command asks local masters.
-fn of_user(config: &Config) -> Option<History> {
+pub(super) fn of_user(config: &Config) -> Option<History> {
     match config.master {
         MasterChoice::Local(_) => config.history.clone().map(History::at),
         MasterChoice::At(_) | MasterChoice::Kube(_) => None,
@@ -90,28 +90,44 @@ fn of_user(config: &Config) -> Option<History> {
 
 /// All jobs on record, and then all jobs of the history that are no longer on record, the newest first.
 pub(super) async fn all_jobs(config: &Config, notes: &Notes) -> Result<Vec<JobSummary>, Error> {
-    let (mut jobs, mut past) = (vec![], vec![]);
-    match Masters::find("list", config, notes).await {
-        Ok(masters) => {
-            jobs = masters.of_all(async |client| Ok(client.list().await?.jobs)).await?;
-            past = masters.of_all(async |client| Ok(vec![client.history().await?])).await?;
-        }
+    let own = of_user(config);
+    let masters = match Masters::find("list", config, notes).await {
+        Ok(masters) => Some(masters),
         // Without a running local master, the history of this user is still there.
-        Err(error) if of_user(config).is_none() => return Err(error),
-        Err(_) => {}
+        Err(error) if own.is_none() => return Err(error),
+        Err(_) => None,
+    };
+    let jobs = match &masters {
+        Some(masters) => masters.of_all(async |client| Ok(client.list().await?.jobs)).await?,
+        None => vec![],
+    };
+    let PastJobs { jobs: past, skipped } = ended(masters.as_ref(), own.as_ref(), &jobs).await?;
+    for skipped in skipped {
+        notes.say(&format!("skipped a file of the history: {} {}", skipped.file, skipped.reason));
     }
-    if let Some(history) = of_user(config) {
-        let list = history.list().map_err(|error| Error::input("read the history").because(error))?;
-        past.push(list);
+    Ok([jobs, past].concat())
+}
+
+/// The jobs in the histories of these masters and of this user that are not among `present`.
+pub(crate) async fn ended(
+    masters: Option<&Masters>,
+    own: Option<&History>,
+    present: &[JobSummary],
+) -> Result<PastJobs, Error> {
+    let mut lists = match masters {
+        Some(masters) => masters.of_all(async |client| Ok(vec![client.history().await?])).await?,
+        None => vec![],
+    };
+    if let Some(history) = own {
+        lists.push(history.list().map_err(|error| Error::input("read the history").because(error))?);
     }
-    let mut known: HashSet<String> = jobs.iter().map(|job: &JobSummary| job.uid.clone()).collect();
-    for PastJobs { jobs: of_history, skipped } in past {
-        for skipped in skipped {
-            notes.say(&format!("skipped a file of the history: {} {}", skipped.file, skipped.reason));
-        }
-        jobs.extend(of_history.into_iter().filter(|job| known.insert(job.uid.clone())));
+    let mut known: HashSet<String> = present.iter().map(|job| job.uid.clone()).collect();
+    let mut all = PastJobs::default();
+    for PastJobs { jobs, skipped } in lists {
+        all.jobs.extend(jobs.into_iter().filter(|job| known.insert(job.uid.clone())));
+        all.skipped.extend(skipped);
     }
-    Ok(jobs)
+    Ok(all)
 }
 
 /// Keeps the job of a local master in the history of this user. The master's own files are removed when it ends.

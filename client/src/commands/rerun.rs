@@ -38,19 +38,25 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
 
 /// The job of the earlier run, with the changes of the command line. Without `replace`, it has a name of its own.
 fn again(before: &JobSpec, changes: JobFlags, replace: bool) -> Result<JobRequest, Error> {
-    if before.origin.is_some() {
-        let sentence = format!("job {} came from the file or the command of another launcher", before.name);
-        return Err(Error::input(sentence).hint(format!("submit it as before, such as {}", command("apply -f FILE"))));
-    }
-    let mut base = JobRequest::from(before);
-    if !replace {
-        base.name = name_after(before.name.as_str(), uuid::Uuid::new_v4().into_bytes());
+    let mut base = renamed(before)?;
+    if replace {
+        base.name = before.name.clone();
     }
     job_request(changes, base, &variable_to_pass_on)
 }
 
+/// The job of an earlier run under a new name.
+pub(crate) fn renamed(before: &JobSpec) -> Result<JobRequest, Error> {
+    if before.origin.is_some() {
+        let sentence = format!("job {} came from the file or the command of another launcher", before.name);
+        return Err(Error::input(sentence).hint(format!("submit it as before, such as {}", command("apply -f FILE"))));
+    }
+    let name = name_after(before.name.as_str(), uuid::Uuid::new_v4().into_bytes());
+    Ok(JobRequest { name, ..JobRequest::from(before) })
+}
+
 /// Adds the next step for a job whose code the master no longer has.
-fn about_code(error: Error) -> Error {
+pub(crate) fn about_code(error: Error) -> Error {
     let Cause::Master(cause) = &error.cause else { return error };
     if matches!(cause.as_ref(), MasterError::Refused(problem) if problem.code == ErrorCode::CodeMissing) {
         return error.hint("the master keeps code only while a job uses it: submit the script from its folder again");

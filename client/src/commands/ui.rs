@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use tokio::net::TcpListener;
 
 use super::now;
+use super::past;
 use super::which_master::Masters;
 use crate::address::config::{Config, MasterChoice, has_desktop};
 use crate::args::UiArgs;
@@ -23,7 +24,9 @@ use crate::ui::upstream::Upstream;
 pub(super) async fn run(args: UiArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let UiArgs { no_open, port } = args;
     let upstream = match &config.master {
-        MasterChoice::Local(_) => Upstream::Local(config.run_folders.clone()),
+        MasterChoice::Local(_) => {
+            Upstream::Local { run_folders: config.run_folders.clone(), history: past::of_user(config) }
+        }
         MasterChoice::At(_) | MasterChoice::Kube(_) => Upstream::Fixed(Masters::find("ui", config, notes).await?),
     };
     let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;

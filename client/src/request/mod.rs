@@ -132,7 +132,7 @@ pub(crate) fn job_request(flags: JobFlags, base: JobRequest, variable: Variable<
         evaluator_num: evaluator_num.or(base.evaluator_num),
         pod,
         groups: if worker.is_empty() { base.groups } else { worker },
-        batching: batching.batches_over(base.batching),
+        batching: batching.batches_over(&base.batching),
         tf_config: batching.tf_config_over(base.tf_config),
         metrics: base.metrics.into_iter().chain(metrics).collect(),
         run_policy: policy.over(base.run_policy),

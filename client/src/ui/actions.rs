@@ -2,12 +2,14 @@
 
 use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::ids::JobName;
+use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 
+use super::upstream::Upstream;
+use crate::commands::rerun::{about_code, renamed};
 use crate::ending::error::Error;
 use crate::follow::replaced;
-use crate::master::client::MasterClient;
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +18,12 @@ pub(super) enum Action {
     Suspend,
     Resume,
     Cancel,
+    Rerun,
     Delete,
 }
 
 impl Action {
-    const ALL: [Self; 5] = [Self::Scale, Self::Suspend, Self::Resume, Self::Cancel, Self::Delete];
+    const ALL: [Self; 6] = [Self::Scale, Self::Suspend, Self::Resume, Self::Cancel, Self::Rerun, Self::Delete];
 
     /// The action with this verb.
     pub(super) fn of_verb(verb: &str) -> Option<Self> {
@@ -34,6 +37,7 @@ impl Action {
             Self::Suspend => "suspend",
             Self::Resume => "resume",
             Self::Cancel => "cancel",
+            Self::Rerun => "rerun",
             Self::Delete => "delete",
         }
     }
@@ -47,12 +51,13 @@ impl Action {
             Self::Suspend => "The scripts stop, and the pods are deleted, until you resume the job.",
             Self::Resume => "The job gets pods again, and its scripts start.",
             Self::Cancel => "The scripts stop. The record and the output stay. A cancelled job cannot start again.",
+            Self::Rerun => "A new job with the same settings starts, under a new name.",
             Self::Delete => "The scripts stop. The record and the output are deleted.",
         }
     }
 
-    /// The actions that have an effect on this job now.
-    pub(super) fn possible(view: &JobView) -> Vec<Self> {
+    /// The actions that have an effect on this job now. `takes_jobs` says whether a new job can be submitted.
+    pub(super) fn possible(view: &JobView, takes_jobs: bool) -> Vec<Self> {
         let has_ended = view.result.is_some();
         let is_suspended = view.state == JobState::Suspended || view.times.suspended.is_some();
         let is_possible = |action: &Self| match action {
@@ -60,27 +65,41 @@ impl Action {
             Self::Suspend => !has_ended && !is_suspended,
             Self::Resume => !has_ended && is_suspended,
             Self::Cancel => !has_ended,
+            Self::Rerun => takes_jobs && has_ended && view.spec.origin.is_none(),
             Self::Delete => true,
         };
         Self::ALL.into_iter().filter(is_possible).collect()
     }
 
-    /// Does the action with the job that the user saw. `workers` is what the user typed, for [`Self::Scale`].
-    pub(super) async fn apply(self, client: &MasterClient, seen: &Seen, workers: &str) -> Result<(), Error> {
+    /// Does the action with the job that the user saw. `workers` is what the user typed, for [`Self::Scale`]. Returns the
+    /// job to show then, if there is one.
+    pub(super) async fn apply(self, upstream: &Upstream, seen: &Seen, workers: &str) -> Result<Option<JobName>, Error> {
         let Seen { job, uid } = seen;
-        if client.view(job).await?.uid != *uid {
+        let client = upstream.of(job)?;
+        let view = client.view(job).await?;
+        if view.uid != *uid {
             return Err(replaced(job));
         }
         let suspended = |is_suspended| JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
         match self {
-            Self::Delete => client.delete(job, Some(uid)).await?,
+            Self::Delete => {
+                client.delete(job, Some(uid)).await?;
+                return Ok(None);
+            }
+            Self::Rerun => return run_again(upstream, &view.spec).await.map(Some),
             Self::Cancel => client.cancel(job).await?,
             Self::Suspend => drop(client.patch(job, suspended(true)).await?),
             Self::Resume => drop(client.patch(job, suspended(false)).await?),
             Self::Scale => drop(client.patch(job, scaled(workers)?).await?),
         }
-        Ok(())
+        Ok(Some(job.clone()))
     }
+}
+
+/// Submits the job of an earlier run under a new name, which is returned.
+pub(super) async fn run_again(upstream: &Upstream, before: &JobSpec) -> Result<JobName, Error> {
+    let spec = JobSpec::try_from(renamed(before)?)?;
+    Ok(upstream.submit(&spec).await.map_err(about_code)?.name)
 }
 
 fn scaled(workers: &str) -> Result<JobPatch, Error> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use protocol::ids::{JobName, UnixMillis};
 use protocol::output::LogLine;
+use protocol::view::JobSummary;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -215,11 +216,22 @@ impl Hub {
 
     async fn ask_for_jobs(self: Arc<Self>, feed: Arc<Feed>) {
         let mut content = Content::Nothing;
+        let mut present: Vec<JobSummary> = Vec::new();
+        let mut past = None;
         loop {
             let answer = self.upstream.list().await;
             let trouble = answer.as_ref().err().map(sentence);
             if let Ok(jobs) = answer {
-                content = Content::Jobs(jobs);
+                let is_there = |job: &JobSummary| jobs.iter().any(|other| other.uid == job.uid);
+                if !present.iter().all(is_there) {
+                    // A job that is no longer on record is now in the history.
+                    past = None;
+                }
+                present = jobs;
+                if past.is_none() {
+                    past = self.upstream.ended(&present).await.ok();
+                }
+                content = Content::Jobs { present: present.clone(), past: past.clone().unwrap_or_default() };
             }
             feed.publish(Known { content: content.clone(), trouble, at: (self.now)() });
             sleep(LIST_PERIOD).await;
@@ -291,7 +303,8 @@ impl AskingForJob {
         let is_known = timeline.as_ref().is_some_and(|known| known.state == view.state);
         let is_over = view.state.is_finished();
         let first_lines = (!is_same).then(|| self.read_output(client.clone(), view.replicas.len()));
-        let job = self.job.insert(JobShown { view, series, timeline });
+        let takes_jobs = self.hub.upstream.takes_jobs();
+        let job = self.job.insert(JobShown { view, series, timeline, is_past: false, takes_jobs });
         if !is_same || self.next_series <= Instant::now() {
             // Without the reports, the rest of the page is still useful.
             let newest = client.series_after(&self.name, job.series.newest_at()).await;

@@ -1,13 +1,18 @@
 //! Whole pages. They can be read without JavaScript, which only keeps them up to date.
 
+use std::sync::Arc;
+
 use askama::Template;
-use protocol::ids::{JobName, ReplicaId};
-use protocol::view::{JobState, JobView};
+use protocol::history::PastJob;
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::output::LogLine;
+use protocol::view::{JobResult, JobState, JobView};
 
 use super::actions::Action;
 use super::feed::{NewLines, Snapshot, Watching};
 use super::log_lines::Line;
-use super::parts::{Filter, Part, html, plain};
+use super::parts::{Content, Filter, JobShown, Known, Part, html, plain};
+use super::series::Series;
 use super::tab::place;
 use super::tf_config::tf_config;
 
@@ -52,8 +57,9 @@ pub(super) fn list(at: &str, snapshot: &Snapshot, filter: &Filter) -> String {
 #[template(path = "job.html")]
 struct Job<'a> {
     name: &'a str,
-    sections: Vec<(&'static str, std::sync::Arc<str>)>,
-    lines: &'a [std::sync::Arc<Line>],
+    is_past: bool,
+    sections: Vec<(&'static str, Arc<str>)>,
+    lines: &'a [Arc<Line>],
 }
 
 /// A job, with the replicas from the number `from` on.
@@ -63,7 +69,26 @@ pub(super) fn job(at: &str, name: &JobName, watching: &Watching, snapshot: &Snap
     let events = format!("../events?job={name}&from={from}");
     let sections = Part::of_job(from).into_iter().map(|part| (part.id(), snapshot.html(&part))).collect();
     let frame = Page { up: "../", title: name.as_str(), place: at, events: &events, last: &last, ..Page::default() };
-    page(frame, &Job { name: name.as_str(), sections, lines: &lines })
+    page(frame, &Job { name: name.as_str(), is_past: false, sections, lines: &lines })
+}
+
+/// A job of the history.
+pub(super) fn past_job(at: &str, past: PastJob, takes_jobs: bool) -> String {
+    let PastJob { view, timeline, series, last_output } = past;
+    let (name, now) = (view.name.clone(), view.times.finished.or(view.times.ended).unwrap_or(UnixMillis(0)));
+    let replica = if let Some(JobResult::Failed { failure }) = &view.result { failure.replica() } else { None };
+    let line = |replica, line: &str| {
+        let (line, time) = (line.to_owned(), None);
+        Arc::new(Line::new(&LogLine { replica, time, offset: 0, line, unfinished: false }))
+    };
+    let lines: Vec<_> = replica.iter().flat_map(|it| last_output.lines().map(|text| line(*it, text))).collect();
+    let mut reports = Series::default();
+    reports.add(series);
+    let job = JobShown { view, series: reports, timeline: Some(timeline), is_past: true, takes_jobs };
+    let known = Known { content: Content::Job(Box::new(job)), trouble: None, at: now };
+    let sections = Part::of_job(0).into_iter().map(|part| (part.id(), part.html(&known).into())).collect();
+    let frame = Page { up: "../", title: name.as_str(), place: at, ..Page::default() };
+    page(frame, &Job { name: name.as_str(), is_past: true, sections, lines: &lines })
 }
 
 #[derive(Template)]
@@ -126,20 +151,22 @@ pub(super) fn tf_config_of(at: &str, view: &JobView, replica: ReplicaId) -> Stri
 #[template(path = "ask.html")]
 struct Ask<'a> {
     name: &'a str,
+    /// The last part of the path of the job's page.
+    path: &'a str,
     uid: &'a str,
     action: Action,
     /// The number of workers now, for an action that changes it.
     workers: Option<String>,
 }
 
-/// The question before an action.
-pub(super) fn ask(at: &str, view: &JobView, action: Action) -> String {
+/// The question before an action. `path` is the last part of the path of the job's page.
+pub(super) fn ask(at: &str, view: &JobView, path: &str, action: Action) -> String {
     let name = view.name.as_str();
     let range = view.workers.map(|workers| format!("{}:{}", workers.min, workers.max));
     let workers = range.filter(|_| action == Action::Scale);
     let title = format!("{} {name}", action.verb());
     let frame = Page { up: "../../", title: &title, place: at, ..Page::default() };
-    page(frame, &Ask { name, uid: &view.uid, action, workers })
+    page(frame, &Ask { name, path, uid: &view.uid, action, workers })
 }
 
 #[derive(Template)]

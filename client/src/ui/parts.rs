@@ -32,7 +32,11 @@ pub(super) struct Known {
 pub(super) enum Content {
     /// The master has not answered yet, or there is no such job.
     Nothing,
-    Jobs(Vec<JobSummary>),
+    /// The jobs on record, and those of the history.
+    Jobs {
+        present: Vec<JobSummary>,
+        past: Vec<JobSummary>,
+    },
     Job(Box<JobShown>),
 }
 
@@ -43,6 +47,23 @@ pub(super) struct JobShown {
     pub(super) series: Series,
     /// When the job reached each step. `None` if the master could not say it.
     pub(super) timeline: Option<Timeline>,
+    /// Whether the job is in the history, and no longer on record.
+    pub(super) is_past: bool,
+    /// Whether the master takes new jobs.
+    pub(super) takes_jobs: bool,
+}
+
+impl JobShown {
+    /// The last part of the path of the job's page.
+    pub(super) fn path(&self) -> &str {
+        if self.is_past { &self.view.uid } else { self.view.name.as_str() }
+    }
+
+    fn actions(&self) -> Vec<Action> {
+        let mut actions = Action::possible(&self.view, self.takes_jobs);
+        actions.retain(|action| !self.is_past || *action == Action::Rerun);
+        actions
+    }
 }
 
 /// A part of a page. Its HTML replaces the content of an element.
@@ -111,8 +132,10 @@ impl Part {
     pub(super) fn html(&self, known: &Known) -> String {
         match (self, &known.content) {
             (Self::Trouble, _) => known.trouble.as_deref().map(|text| html(&Trouble { text })).unwrap_or_default(),
-            (Self::Jobs(filter), Content::Jobs(jobs)) => html(&Jobs::new(jobs, filter, known.at)),
-            (Self::Head, Content::Job(job)) => html(&Head::new(&job.view)),
+            (Self::Jobs(filter), Content::Jobs { present, past }) => {
+                html(&Jobs::new((present, past), filter, known.at))
+            }
+            (Self::Head, Content::Job(job)) => html(&Head::new(job)),
             (Self::Facts, Content::Job(job)) => html(&Facts { facts: facts(job, known.at) }),
             (Self::Why, Content::Job(job)) => why(&job.view),
             (Self::Charts, Content::Job(job)) => match charts(&job.series) {
@@ -121,8 +144,8 @@ impl Part {
             },
             (Self::Timeline, Content::Job(job)) => timeline(job),
             (Self::Replicas(from), Content::Job(job)) => html(&Replicas::new(job, *from)),
-            (Self::Run, Content::Job(job)) => html(&Run::new(&job.view)),
-            (_, Content::Nothing | Content::Jobs(_) | Content::Job(_)) => String::new(),
+            (Self::Run, Content::Job(job)) => html(&Run::new(job)),
+            (_, Content::Nothing | Content::Jobs { .. } | Content::Job(_)) => String::new(),
         }
     }
 }
@@ -182,6 +205,9 @@ struct Jobs {
 
 struct JobRow {
     name: String,
+    /// The path of the job's page.
+    path: String,
+    is_past: bool,
     state: JobState,
     strategy: String,
     replicas: usize,
@@ -190,19 +216,25 @@ struct JobRow {
 }
 
 impl Jobs {
-    fn new(jobs: &[JobSummary], filter: &Filter, now: UnixMillis) -> Self {
-        let mut shown: Vec<&JobSummary> = jobs.iter().filter(|job| filter.admits(job)).collect();
+    fn new((present, past): (&[JobSummary], &[JobSummary]), filter: &Filter, now: UnixMillis) -> Self {
+        let present = present.iter().map(|job| (job, format!("jobs/{}", job.name), false));
+        let past = past.iter().map(|job| (job, format!("history/{}", job.uid), true));
+        let mut shown: Vec<_> = present.chain(past).collect();
+        let all = shown.len();
+        shown.retain(|(job, ..)| filter.admits(job));
         // The newest job first. Jobs of a restarted master also have this time, because it is in the record.
-        shown.sort_by_key(|job| std::cmp::Reverse(job.times.accepted.map(|at| at.0)));
-        let row = |job: &JobSummary| JobRow {
+        shown.sort_by_key(|(job, ..)| std::cmp::Reverse(job.times.accepted.map(|at| at.0)));
+        let row = |(job, path, is_past): (&JobSummary, _, _)| JobRow {
             name: job.name.to_string(),
+            path,
+            is_past,
             state: job.state,
             strategy: job.strategy.to_string(),
             replicas: job.replica_num,
             time: time(job.state, &job.times, now),
             result: plain(&result_or_queued(job)),
         };
-        Self { rows: shown.into_iter().map(row).collect(), all: jobs.len() }
+        Self { rows: shown.into_iter().map(row).collect(), all }
     }
 }
 
@@ -210,16 +242,25 @@ impl Jobs {
 #[template(path = "head.html")]
 struct Head {
     name: String,
+    path: String,
+    is_past: bool,
     state: JobState,
     sentence: String,
     actions: Vec<Action>,
 }
 
 impl Head {
-    fn new(view: &JobView) -> Self {
+    fn new(job: &JobShown) -> Self {
+        let view = &job.view;
         let sentence = if view.state.is_finished() { narrate::closing(view) } else { narrate::standing(view) };
-        let actions = Action::possible(view);
-        Self { name: view.name.to_string(), state: view.state, sentence: plain(&sentence), actions }
+        Self {
+            name: view.name.to_string(),
+            path: job.path().to_owned(),
+            is_past: job.is_past,
+            state: view.state,
+            sentence: plain(&sentence),
+            actions: job.actions(),
+        }
     }
 }
 
@@ -245,7 +286,9 @@ struct Times {
 #[derive(Template)]
 #[template(path = "replicas.html")]
 struct Replicas {
-    name: String,
+    path: String,
+    /// Whether each replica has a page.
+    has_pages: bool,
     rows: Vec<ReplicaRow>,
     /// The numbers of the first and the last row, from 1, and of all replicas.
     first: usize,
@@ -266,7 +309,8 @@ struct ReplicaRow {
 }
 
 impl Replicas {
-    fn new(JobShown { view, series, .. }: &JobShown, from: usize) -> Self {
+    fn new(job: &JobShown, from: usize) -> Self {
+        let JobShown { view, series, .. } = job;
         let all = view.replicas.len();
         let begin = if from < all { from } else { 0 };
         let end = all.min(begin.saturating_add(ROWS_MAX));
@@ -286,7 +330,8 @@ impl Replicas {
             }
         };
         Self {
-            name: view.name.to_string(),
+            path: job.path().to_owned(),
+            has_pages: !job.is_past,
             rows: view.replicas[begin..end].iter().map(row).collect(),
             first: begin + 1,
             last: end,
@@ -308,19 +353,20 @@ struct Run {
 }
 
 impl Run {
-    fn new(view: &JobView) -> Self {
-        let name = &view.name;
-        let mut commands = vec![
-            ("follow the output", format!("logs {name} -f")),
-            ("show the job", format!("status {name}")),
-            ("wait for the end", format!("wait {name}")),
-        ];
+    fn new(job: &JobShown) -> Self {
+        let (view, name) = (&job.view, &job.view.name);
+        let mut commands = vec![("show the job", format!("status {name}"))];
+        if !job.is_past {
+            commands.insert(0, ("follow the output", format!("logs {name} -f")));
+            commands.push(("wait for the end", format!("wait {name}")));
+        }
         commands.extend((!view.restarts.is_empty()).then(|| ("explain the failure", format!("why {name}"))));
-        commands.extend(view.workers.map(|workers| {
+        commands.extend(view.workers.filter(|_| view.result.is_none()).map(|workers| {
             ("change the workers", format!("scale {name} --worker-num {}:{}", workers.min, workers.max))
         }));
+        commands.extend(view.result.is_some().then(|| ("run the job again", format!("rerun {name}"))));
         let commands = commands.into_iter().map(|(what, words)| (what, command(&words))).collect();
-        let first = view.replicas.first().map(|replica| replica.replica);
+        let first = view.replicas.first().filter(|_| !job.is_past).map(|replica| replica.replica);
         Self { name: name.to_string(), facts: facts_of_run(&view.spec, view), first, commands }
     }
 }

@@ -13,7 +13,7 @@ use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 use serde::Deserialize;
 
-use super::actions::{Action, Seen};
+use super::actions::{Action, Seen, run_again};
 use super::feed::{Hub, Topic, is_not_found};
 use super::guard::Guard;
 use super::log_lines::Line;
@@ -59,6 +59,8 @@ pub(crate) fn routes(guard: Guard, hub: Arc<Hub>) -> Router {
         .route(&at("/jobs/{name}/{action}"), get(ask).post(act))
         .route(&at("/jobs/{name}/logs/{replica}"), get(logs))
         .route(&at("/jobs/{name}/tf-config/{replica}"), get(tf_config))
+        .route(&at("/history/{uid}"), get(past_job))
+        .route(&at("/history/{uid}/rerun"), get(ask_past).post(rerun_past))
         .fallback(nowhere);
     routes.with_state(hub).layer(middleware::from_fn_with_state(Arc::new(guard), check))
 }
@@ -213,6 +215,22 @@ async fn tf_config(
     Ok(Html(pages::tf_config_of(&hub.upstream.place(), &view, replica)))
 }
 
+async fn past_job(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {
+    let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../"))?;
+    Ok(Html(pages::past_job(&hub.upstream.place(), past, hub.upstream.takes_jobs())))
+}
+
+async fn ask_past(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {
+    let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../../"))?;
+    Ok(Html(pages::ask(&hub.upstream.place(), &past.view, &uid, Action::Rerun)))
+}
+
+async fn rerun_past(State(hub): Site, Path(uid): Path<String>) -> Result<Redirect, Failed> {
+    let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../../"))?;
+    let job = run_again(&hub.upstream, &past.view.spec).await.map_err(failed(&hub, "../../"))?;
+    Ok(Redirect::to(&format!("../../jobs/{job}")))
+}
+
 async fn view(hub: &Hub, name: &JobName) -> Result<JobView, Error> {
     Ok(hub.upstream.of(name)?.view(name).await?)
 }
@@ -220,7 +238,7 @@ async fn view(hub: &Hub, name: &JobName) -> Result<JobView, Error> {
 async fn ask(State(hub): Site, Path((name, verb)): Path<(JobName, String)>) -> Result<Response, Failed> {
     let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let view = view(&hub, &name).await.map_err(failed(&hub, "../../"))?;
-    Ok(Html(pages::ask(&hub.upstream.place(), &view, action)).into_response())
+    Ok(Html(pages::ask(&hub.upstream.place(), &view, name.as_str(), action)).into_response())
 }
 
 /// The answer to the question before an action.
@@ -240,8 +258,7 @@ async fn act(
 ) -> Result<Response, Failed> {
     let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let seen = Seen { job, uid };
-    let client = hub.upstream.of(&seen.job).map_err(failed(&hub, "../../"))?;
-    action.apply(&client, &seen, &workers).await.map_err(failed(&hub, "../../"))?;
-    let next = if action == Action::Delete { "../../".to_owned() } else { format!("../{}", seen.job) };
+    let next = action.apply(&hub.upstream, &seen, &workers).await.map_err(failed(&hub, "../../"))?;
+    let next = next.map_or_else(|| "../../".to_owned(), |job| format!("../{job}"));
     Ok(Redirect::to(&next).into_response())
 }

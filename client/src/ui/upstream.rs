@@ -1,10 +1,14 @@
-//! The masters that the page asks.
+//! The masters that the page asks, and the history of the user.
 
 use std::path::PathBuf;
 
+use history::History;
+use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
-use protocol::view::JobSummary;
+use protocol::job::JobSpec;
+use protocol::view::{JobSummary, JobView};
 
+use crate::commands::past;
 use crate::commands::which_master::Masters;
 use crate::ending::error::Error;
 use crate::master::client::MasterClient;
@@ -13,8 +17,12 @@ use crate::master::client::MasterClient;
 pub(crate) enum Upstream {
     /// At the master that the user names.
     Fixed(Masters),
-    /// At the local masters that run at the time of a request. Their files are in these folders.
-    Local(Vec<PathBuf>),
+    /// At the local masters that run at the time of a request, and in the history of this user.
+    Local {
+        /// The folders with the files of the local masters.
+        run_folders: Vec<PathBuf>,
+        history: Option<History>,
+    },
 }
 
 impl Upstream {
@@ -23,25 +31,69 @@ impl Upstream {
         self.masters().of(name)
     }
 
-    /// All jobs, ordered by name.
+    /// All jobs on record.
     pub(crate) async fn list(&self) -> Result<Vec<JobSummary>, Error> {
-        let mut jobs = self.masters().of_all(async |client| Ok(client.list().await?.jobs)).await?;
-        jobs.sort_by(|one, other| one.name.cmp(&other.name));
+        self.masters().of_all(async |client| Ok(client.list().await?.jobs)).await
+    }
+
+    /// The jobs of the history that are not among `present`.
+    pub(crate) async fn ended(&self, present: &[JobSummary]) -> Result<Vec<JobSummary>, Error> {
+        let PastJobs { jobs, skipped: _ } = past::ended(Some(&self.masters()), self.history(), present).await?;
         Ok(jobs)
+    }
+
+    /// The job with this uid in the history.
+    pub(crate) async fn past_job(&self, uid: &str) -> Result<PastJob, Error> {
+        let unknown = || Error::input(format!("the history has no job with the uid {uid}"));
+        match self {
+            Self::Fixed(Masters::One(client)) if is_uid(uid) => Ok(client.past_job(uid).await?),
+            Self::Fixed(_) => Err(unknown()),
+            Self::Local { history, .. } => {
+                let found = history.as_ref().map(|history| history.read(uid)).transpose();
+                found.map_err(|error| Error::input("read the history").because(error))?.flatten().ok_or_else(unknown)
+            }
+        }
+    }
+
+    /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it.
+    pub(crate) fn takes_jobs(&self) -> bool {
+        matches!(self, Self::Fixed(Masters::One(_)))
+    }
+
+    /// Submits a job.
+    pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<JobView, Error> {
+        match self {
+            Self::Fixed(Masters::One(client)) => Ok(client.submit(spec).await?.view().clone()),
+            Self::Fixed(Masters::Local(_)) | Self::Local { .. } => {
+                Err(Error::input("a local master takes no further job"))
+            }
+        }
     }
 
     /// The place of the jobs, as the page shows it.
     pub(crate) fn place(&self) -> String {
         match self {
             Self::Fixed(Masters::One(client)) => client.url().to_string(),
-            Self::Fixed(Masters::Local(_)) | Self::Local(_) => "local masters".to_owned(),
+            Self::Fixed(Masters::Local(_)) | Self::Local { .. } => "local masters".to_owned(),
         }
     }
 
     fn masters(&self) -> Masters {
         match self {
             Self::Fixed(masters) => masters.clone(),
-            Self::Local(folders) => Masters::running_now(folders),
+            Self::Local { run_folders, .. } => Masters::running_now(run_folders),
         }
     }
+
+    fn history(&self) -> Option<&History> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Local { history, .. } => history.as_ref(),
+        }
+    }
+}
+
+/// Whether the text can be a part of a path in a request to the master.
+fn is_uid(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use protocol::failure::{FailedStart, Failure};
+use protocol::history::PastJob;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobState, JobView, ReplicaState};
 use rustix::process::Signal;
@@ -17,7 +18,12 @@ use crate::support::{client, finish, folder_with_script, interrupt, printed, unt
 
 /// A master with one running job.
 fn with_running_job() -> LiveMaster {
-    LiveMaster::start(Jobs { views: vec![running("digits")], lines: vec![line("worker-0", 4, "one")], series: None })
+    LiveMaster::start(Jobs {
+        views: vec![running("digits")],
+        lines: vec![line("worker-0", 4, "one")],
+        series: None,
+        ..Jobs::default()
+    })
 }
 
 /// The job digits, elastic, with this many workers.
@@ -44,7 +50,7 @@ fn series(replicas: u32) -> Value {
 fn the_pages_can_be_read_without_javascript() {
     let views = vec![running("digits"), failed("letters"), succeeded("old")];
     let lines = vec![line("worker-0", 4, "\u{1b}[31mone\u{1b}[0m"), line("worker-1", 4, "two")];
-    let master = LiveMaster::start(Jobs { views, lines, series: Some(series(2)) });
+    let master = LiveMaster::start(Jobs { views, lines, series: Some(series(2)), ..Jobs::default() });
     let page = Page::of(&master);
 
     let list = page.get("");
@@ -221,6 +227,86 @@ fn an_action_asks_first_and_acts_once() {
         "PATCH /v1/jobs/digits {\"worker_min\":2,\"worker_num\":6}",
     ];
     assert_eq!(changes(), expected);
+}
+
+/// The failed job letters in the history.
+fn past() -> PastJob {
+    let mut view = serde_json::to_value(failed("letters")).unwrap();
+    view["uid"] = json!("0b5e");
+    let timeline = json!({
+        "name": "letters", "uid": "0b5e", "state": "failed", "now": 9000, "accepted": 1000, "ended": 9000, "starts": [],
+        "replicas": [], "spent": {"gathering_ms": 8000},
+    });
+    let past = json!({
+        "view": view, "timeline": timeline, "series": series(2), "last_output": "<b>one\n\u{1b}[31mtwo\u{1b}[0m\n",
+    });
+    serde_json::from_value(past).unwrap()
+}
+
+#[test]
+fn a_job_of_the_history_has_a_page_and_can_run_again() {
+    let master = LiveMaster::start(Jobs { views: vec![running("digits")], past: vec![past()], ..Jobs::default() });
+    let page = Page::of(&master);
+    let list = page.get("").body;
+    assert!(list.contains("<a href=\"history/0b5e\">letters</a>") && list.contains("jobs/digits"), "{list}");
+    let found = page.get("?q=letters&state=running").body;
+    assert!(found.contains("None of the 2 jobs matches."), "{found}");
+
+    let body = page.get("history/0b5e").body;
+    for part in [
+        "This page is from the history.",
+        "failed after 4.8 s",
+        "href=\"0b5e/rerun\"",
+        "loss of worker-0",
+        "The last lines of worker-1.",
+        "&#60;b&#62;one",
+        "<span class=\"f1\">two</span>",
+        "client rerun letters --master",
+    ] {
+        assert!(body.contains(part), "no {part:?} in\n{body}");
+    }
+    for part in ["0b5e/delete", "logs/", "tf-config", "client logs"] {
+        assert!(!body.contains(part), "{part:?} is of a job on record:\n{body}");
+    }
+    let asked = page.get("history/0b5e/rerun").body;
+    assert!(asked.contains("A new job with the same settings") && asked.contains("href=\"../0b5e\""), "{asked}");
+    let submits = || master.received().into_iter().filter(|it| it.line.starts_with("POST")).collect::<Vec<_>>();
+    assert!(submits().is_empty(), "the question alone submits nothing");
+    let answer = page.post("history/0b5e/rerun", "");
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    let [submit] = &submits()[..] else { panic!("{:?}", submits()) };
+    let job: Value = serde_json::from_str(&submit.body).unwrap();
+    let name = job["name"].as_str().unwrap();
+    assert!(name.starts_with("letters-") && job["worker_num"] == json!(2), "{job}");
+    assert!(answer.head.contains(&format!("location: ../../jobs/{name}\r\n")), "{}", answer.head);
+    for path in ["history/none", "history/..%2fjobs", "history/none/rerun"] {
+        assert!([404, 409].contains(&page.get(path).status), "{path}");
+    }
+}
+
+#[test]
+fn a_job_that_has_ended_can_run_again() {
+    let master = LiveMaster::start(Jobs { views: vec![failed("letters"), running("digits")], ..Jobs::default() });
+    let page = Page::of(&master);
+    assert!(page.get("jobs/letters").body.contains("href=\"letters/rerun\""));
+    assert!(!page.get("jobs/digits").body.contains("digits/rerun"), "a running job cannot run again");
+    let answer = page.post("jobs/letters/rerun", "uid=uid-1");
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    assert!(answer.head.contains("location: ../letters-"), "{}", answer.head);
+}
+
+#[test]
+fn a_job_that_was_deleted_moves_to_the_history_in_an_open_list() {
+    let master = with_running_job();
+    let page = Page::of(&master);
+    let mut events = page.events("");
+    events.until("part", "jobs/digits");
+    master.change(|jobs| {
+        jobs.views.clear();
+        jobs.past = vec![past()];
+    });
+    let list = events.until("part", "history/0b5e").data;
+    assert!(!list.contains("jobs/digits"), "{list}");
 }
 
 #[test]
@@ -403,7 +489,8 @@ fn five_hundred_hostile_texts_reach_the_page_only_as_text() {
     // A master accepts no NUL in an argument.
     view.spec.args = payloads.iter().map(|text| text.replace('\0', "")).collect();
     view.queued_behind = Some("digits".parse().unwrap());
-    let page = Page::of(&LiveMaster::start(Jobs { views: vec![view], lines, series: Some(reports) }));
+    let page =
+        Page::of(&LiveMaster::start(Jobs { views: vec![view], lines, series: Some(reports), ..Jobs::default() }));
 
     let mut texts: Vec<String> =
         (0..5).map(|from| page.get(&format!("jobs/digits?from={}", from * 100)).body).collect();
@@ -496,7 +583,8 @@ fn connections_that_send_nothing_do_not_keep_the_user_out() {
 #[test]
 fn jobs_beyond_the_fourth_are_asked_by_short_requests() {
     let views = ["a", "b", "c", "d", "e"].map(running).to_vec();
-    let master = LiveMaster::start(Jobs { views, lines: vec![line("worker-0", 4, "one")], series: None });
+    let master =
+        LiveMaster::start(Jobs { views, lines: vec![line("worker-0", 4, "one")], series: None, ..Jobs::default() });
     let page = Page::of(&master);
     let mut tabs = ["a", "b", "c", "d", "e"].map(|name| page.events(&format!("job={name}")));
     for tab in &mut tabs {

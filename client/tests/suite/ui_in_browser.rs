@@ -19,7 +19,7 @@ fn with_jobs() -> LiveMaster {
     let views = vec![running("digits"), failed("letters"), succeeded("old")];
     let long = "x".repeat(3000);
     let lines = vec![line("worker-0", 4, "\u{1b}[31mone\u{1b}[0m"), line("worker-1", 9, &format!("<b>two</b> {long}"))];
-    LiveMaster::start(Jobs { views, lines, series: Some(series) })
+    LiveMaster::start(Jobs { views, lines, series: Some(series), ..Jobs::default() })
 }
 
 /// Elements with text that is hard to read: a contrast below 4.5 between the text and the ground behind it (WCAG 2.2, 1.4.3).

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::{StreamExt, stream};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
+use protocol::history::PastJob;
 use protocol::output::LogLine;
 use protocol::view::{JobSummary, JobView};
 use serde::Deserialize;
@@ -32,6 +33,8 @@ pub(crate) struct Jobs {
     pub(crate) lines: Vec<LogLine>,
     /// The reports of the first job.
     pub(crate) series: Option<Value>,
+    /// The history.
+    pub(crate) past: Vec<PastJob>,
 }
 
 /// A request that the master has received.
@@ -61,7 +64,9 @@ impl LiveMaster {
         let url = format!("http://{}", listener.local_addr().unwrap());
         listener.set_nonblocking(true).unwrap();
         let routes = Router::new()
-            .route("/v1/jobs", get(list))
+            .route("/v1/jobs", get(list).post(submit))
+            .route("/v1/history", get(history))
+            .route("/v1/history/{uid}", get(past_job))
             .route("/v1/jobs/{name}", get(view).patch(accept).delete(accept))
             .route("/v1/jobs/{name}/{part}", get(part).post(accept))
             .layer(axum::middleware::from_fn_with_state(Arc::clone(&shared), receive))
@@ -114,6 +119,22 @@ struct Wanted {
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let jobs: Vec<JobSummary> = shared.jobs.borrow().views.iter().map(JobView::summary).collect();
     axum::Json(json!({"jobs": jobs})).into_response()
+}
+
+/// Accepts a job.
+async fn submit(axum::Json(spec): axum::Json<Value>) -> Response {
+    let view = super::views::running(spec["name"].as_str().unwrap());
+    (StatusCode::CREATED, axum::Json(view)).into_response()
+}
+
+async fn history(State(shared): State<Arc<Shared>>) -> Response {
+    let jobs: Vec<JobSummary> = shared.jobs.borrow().past.iter().map(|past| past.view.summary()).collect();
+    axum::Json(json!({"jobs": jobs})).into_response()
+}
+
+async fn past_job(State(shared): State<Arc<Shared>>, Path(uid): Path<String>) -> Response {
+    let found = shared.jobs.borrow().past.iter().find(|past| past.view.uid == uid).cloned();
+    found.map_or_else(|| unknown(&uid), |past| axum::Json(past).into_response())
 }
 
 async fn view(State(shared): State<Arc<Shared>>, Path(name): Path<String>, Query(wanted): Query<Wanted>) -> Response {
