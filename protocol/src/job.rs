@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::about::About;
 use crate::batching::Batching;
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
@@ -101,6 +102,9 @@ pub struct JobRequest {
     /// Restarts, time limits and other rules for the run.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub run_policy: RunPolicy,
+    /// Where the job came from.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub about: About,
 }
 
 impl JobRequest {
@@ -128,6 +132,7 @@ impl JobRequest {
             metrics: BTreeMap::new(),
             origin: None,
             run_policy: RunPolicy::default(),
+            about: About::default(),
         }
     }
 }
@@ -196,6 +201,9 @@ pub struct JobSpec {
     /// Restarts, time limits and other rules for the run.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub run_policy: RunPolicy,
+    /// Where the job came from.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub about: About,
 }
 
 impl From<&JobSpec> for JobRequest {
@@ -214,6 +222,7 @@ impl<'de> Deserialize<'de> for JobSpec {
         keep_fields_of::<JobRequest>(&mut spec);
         spec.get_mut("pod").map(keep_fields_of::<PodOptions>);
         spec.get_mut("run_policy").map(keep_fields_of::<RunPolicy>);
+        spec.get_mut("about").map(keep_fields_of::<About>);
         let request = JobRequest::deserialize(spec).map_err(serde::de::Error::custom)?;
         Self::filled(request).map_err(serde::de::Error::custom)
     }
@@ -265,6 +274,7 @@ impl JobSpec {
             metrics,
             origin,
             run_policy,
+            about,
         } = request;
         let counted = |role: Role, given: Option<u32>| given.or_else(|| group::count(&groups, role));
         let worker_num = counted(Role::Worker, worker_num).unwrap_or(DEFAULT_WORKER_NUM);
@@ -294,14 +304,24 @@ impl JobSpec {
             metrics,
             origin,
             run_policy,
+            about,
         };
-        spec.check_counts()?;
-        spec.check_groups()?;
-        spec.check_batching()?;
-        spec.check_run_policy()?;
-        spec.check_inputs()?;
-        spec.check_metrics()?;
-        Ok(spec)
+        spec.checked()
+    }
+
+    fn checked(self) -> Result<Self, SpecError> {
+        self.check_counts()?;
+        self.check_groups()?;
+        self.check_batching()?;
+        self.check_run_policy()?;
+        self.check_inputs()?;
+        self.check_metrics()?;
+        Ok(self)
+    }
+
+    /// Whether both ask for the same job.
+    pub fn asks_for_the_same(&self, other: &Self) -> bool {
+        *self == Self { about: self.about.clone(), ..other.clone() }
     }
 
     /// Number of replicas of this role.

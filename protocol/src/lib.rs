@@ -2,6 +2,7 @@
 //!
 //! No I/O, no async, no clock. Sender and reader share one definition of each message.
 
+pub mod about;
 mod accounting;
 pub mod aged_output;
 pub mod agent;

@@ -284,6 +284,7 @@ impl JobView {
             result,
             queued_behind: self.queued_behind.clone(),
             times: self.times.clone(),
+            source: self.spec.about.source.clone(),
         }
     }
 
@@ -319,6 +320,9 @@ pub struct JobSummary {
     pub queued_behind: Option<JobName>,
     /// When the job reached each step.
     pub times: JobTimes,
+    /// What runs, as the client that submitted the job says: a path on the machine of the user, or the name of an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// The answer of `GET /v1/jobs`.

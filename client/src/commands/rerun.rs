@@ -13,13 +13,13 @@ use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
-use crate::request::{job_request, name_after};
+use crate::request::{about, job_request, name_after};
 
 /// Submits the job again, under a new name unless the new job replaces the earlier one.
 pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let RerunArgs { job: NameArg { name }, replace, detach, format, changes } = args;
     let seen = past::find("rerun", &name, config, notes).await?;
-    let request = again(&seen.view().spec, changes, replace)?;
+    let mut request = again(&seen.view().spec, changes, replace)?;
     let out = Output { format: format.output, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
         if detach {
@@ -30,6 +30,10 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
             return Err(Error::input(format!("job {name} is still at its local master")).hint(hint));
         }
         check_for_processes(&ImageArgs::default(), &request, notes)?;
+        if let Some(folder) = &request.work_dir {
+            // The present files of the folder run.
+            request.about = about::of_folder(folder, &request.script.clone().unwrap_or_default()).await;
+        }
         return at_own_master(Order::of_job(JobSpec::try_from(request)?, None), config, out).await;
     };
     let order = Order::of_job(JobSpec::try_from(request)?, None);

@@ -40,7 +40,7 @@ use crate::master::patience::persist;
 use crate::output::narrate;
 use crate::output::{Data, LogLines, Notes, Output};
 use crate::request::script::{self, Named};
-use crate::request::{self, name_after};
+use crate::request::{self, about, name_after};
 
 /// Printed when neither a flag nor a variable names a master.
 pub(super) const LOCAL_BY_DEFAULT: &str =
@@ -55,7 +55,11 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let here = current_folder()?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
-    let request = requested(args.job, config, named.as_ref(), &folder)?;
+    let mut request = requested(args.job, config, named.as_ref(), &folder)?;
+    request.about = match (&named, &image.image) {
+        (None, Some(image)) => about::of_image(image),
+        _ => about::of_folder(&folder, &request.script.clone().unwrap_or_default()).await,
+    };
     let Some(client) = running_master(config).await? else {
         check_for_processes(&image, &request, notes)?;
         let order = Order::of_job(request::in_folder(request, &folder)?, None);

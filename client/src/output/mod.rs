@@ -3,6 +3,7 @@
 mod batches;
 mod checks;
 pub(crate) mod command_line;
+mod differences;
 mod duration;
 pub(crate) mod hints;
 mod last_lines;
@@ -30,6 +31,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use checks::checks_text;
+pub(crate) use differences::differences;
 pub(crate) use duration::spelled;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;

@@ -1,5 +1,6 @@
 //! Turns the arguments of a submit into a valid job before anything starts.
 
+pub(crate) mod about;
 pub(crate) mod env_file;
 pub(crate) mod script;
 pub(crate) mod spawn;
@@ -144,6 +145,7 @@ pub(crate) fn job_request(flags: JobFlags, base: JobRequest, variable: Variable<
         code: base.code,
         script: base.script,
         origin: base.origin,
+        about: base.about,
     };
     // Report a mistake before anything starts.
     JobSpec::try_from(request.clone())?;

@@ -198,6 +198,7 @@ impl Hub {
                     job: None,
                     next_series: Instant::now(),
                     next_timeline: Instant::now(),
+                    has_looked_back: false,
                     reading: JoinSet::new(),
                 };
                 asking.spawn(asked.run())
@@ -260,6 +261,8 @@ struct AskingForJob {
     next_series: Instant,
     /// When the timeline is read next, unless the job's state changes before.
     next_timeline: Instant,
+    /// Whether the earlier run has been looked for.
+    has_looked_back: bool,
     /// The task that reads the output.
     reading: JoinSet<()>,
 }
@@ -283,8 +286,15 @@ impl AskingForJob {
         }
     }
 
-    /// Waits for a change of the job, at most until its reports are due.
+    /// Waits for a change of the job, at most until its reports are due. The second time, looks for the earlier run instead,
+    /// so that the first answer does not wait for it.
     async fn ask(&mut self) -> Result<(), Error> {
+        if let Some(job) = self.job.as_mut().filter(|_| !self.has_looked_back) {
+            self.has_looked_back = true;
+            // Without the earlier run, the rest of the page is still useful.
+            job.before = self.hub.upstream.run_before(&job.view).await.ok().flatten();
+            return Ok(());
+        }
         let client = self.hub.upstream.of(&self.name)?;
         let view = match &self.job {
             None => client.view(&self.name).await?,
@@ -298,13 +308,14 @@ impl AskingForJob {
             }
         };
         let is_same = self.job.as_ref().is_some_and(|job| job.view.uid == view.uid);
-        let (series, timeline) =
-            self.job.take().filter(|_| is_same).map(|job| (job.series, job.timeline)).unwrap_or_default();
+        self.has_looked_back &= is_same;
+        let known = self.job.take().filter(|_| is_same).map(|job| (job.series, job.timeline, job.before));
+        let (series, timeline, before) = known.unwrap_or_default();
         let is_known = timeline.as_ref().is_some_and(|known| known.state == view.state);
         let is_over = view.state.is_finished();
         let first_lines = (!is_same).then(|| self.read_output(client.clone(), view.replicas.len()));
         let takes_jobs = self.hub.upstream.takes_jobs();
-        let job = self.job.insert(JobShown { view, series, timeline, is_past: false, takes_jobs });
+        let job = self.job.insert(JobShown { view, series, timeline, before, is_past: false, takes_jobs });
         if !is_same || self.next_series <= Instant::now() {
             // Without the reports, the rest of the page is still useful.
             let newest = client.series_after(&self.name, job.series.newest_at()).await;

@@ -15,6 +15,7 @@ use super::parts::{Content, Filter, JobShown, Known, Part, html, plain};
 use super::series::Series;
 use super::tab::place;
 use super::tf_config::tf_config;
+use super::upstream::Before;
 
 /// The frame of every page. [`page`] fills in the body.
 #[derive(Default, Template)]
@@ -73,7 +74,7 @@ pub(super) fn job(at: &str, name: &JobName, watching: &Watching, snapshot: &Snap
 }
 
 /// A job of the history.
-pub(super) fn past_job(at: &str, past: PastJob, takes_jobs: bool) -> String {
+pub(super) fn past_job(at: &str, past: PastJob, before: Option<Before>, takes_jobs: bool) -> String {
     let PastJob { view, timeline, series, last_output } = past;
     let (name, now) = (view.name.clone(), view.times.finished.or(view.times.ended).unwrap_or(UnixMillis(0)));
     let replica = if let Some(JobResult::Failed { failure }) = &view.result { failure.replica() } else { None };
@@ -84,7 +85,7 @@ pub(super) fn past_job(at: &str, past: PastJob, takes_jobs: bool) -> String {
     let lines: Vec<_> = replica.iter().flat_map(|it| last_output.lines().map(|text| line(*it, text))).collect();
     let mut reports = Series::default();
     reports.add(series);
-    let job = JobShown { view, series: reports, timeline: Some(timeline), is_past: true, takes_jobs };
+    let job = JobShown { view, series: reports, timeline: Some(timeline), before, is_past: true, takes_jobs };
     let known = Known { content: Content::Job(Box::new(job)), trouble: None, at: now };
     let sections = Part::of_job(0).into_iter().map(|part| (part.id(), part.html(&known).into())).collect();
     let frame = Page { up: "../", title: name.as_str(), place: at, ..Page::default() };

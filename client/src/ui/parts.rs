@@ -9,6 +9,7 @@ use protocol::view::{JobState, JobSummary, JobView};
 use super::actions::Action;
 use super::charts::{Chart, charts};
 use super::series::Series;
+use super::upstream::Before;
 use crate::output::command_line::command;
 use crate::output::{
     Colours, exit_or_reason, for_terminal, is_plain, narrate, result_or_queued, status_facts, time, time_per_step,
@@ -47,6 +48,8 @@ pub(super) struct JobShown {
     pub(super) series: Series,
     /// When the job reached each step. `None` if the master could not say it.
     pub(super) timeline: Option<Timeline>,
+    /// The earlier run of the same source, if it is known.
+    pub(super) before: Option<Before>,
     /// Whether the job is in the history, and no longer on record.
     pub(super) is_past: bool,
     /// Whether the master takes new jobs.
@@ -349,6 +352,7 @@ struct Run {
     facts: Vec<(&'static str, String)>,
     /// A replica whose TF_CONFIG can be shown.
     first: Option<ReplicaId>,
+    before: Option<Before>,
     commands: Vec<(&'static str, String)>,
 }
 
@@ -366,8 +370,10 @@ impl Run {
         }));
         commands.extend(view.result.is_some().then(|| ("run the job again", format!("rerun {name}"))));
         let commands = commands.into_iter().map(|(what, words)| (what, command(&words))).collect();
+        let mut before = job.before.clone();
+        before.iter_mut().flat_map(|before| &mut before.differences).for_each(|text| *text = plain(text));
         let first = view.replicas.first().filter(|_| !job.is_past).map(|replica| replica.replica);
-        Self { name: name.to_string(), facts: facts_of_run(&view.spec, view), first, commands }
+        Self { name: name.to_string(), facts: facts_of_run(&view.spec, view), first, before, commands }
     }
 }
 
@@ -379,6 +385,7 @@ fn facts_of_run(spec: &JobSpec, view: &JobView) -> Vec<(&'static str, String)> {
     facts.extend(spec.image.as_ref().map(|image| ("image", image.to_string())));
     facts.extend(spec.work_dir.as_ref().map(|folder| ("folder", folder.display().to_string())));
     facts.extend(view.code.map(|code| ("code", code.to_string())));
+    facts.extend(spec.about.commit.as_ref().map(|commit| ("commit", commit.clone())));
     facts.extend((view.pushes > 0).then(|| ("pushes", view.pushes.to_string())));
     facts.extend((!names.is_empty()).then(|| ("variables", names.join(", "))));
     facts.push(("restarts", format!("at most {}", spec.run_policy.max_restarts)));

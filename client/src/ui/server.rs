@@ -217,7 +217,8 @@ async fn tf_config(
 
 async fn past_job(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {
     let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../"))?;
-    Ok(Html(pages::past_job(&hub.upstream.place(), past, hub.upstream.takes_jobs())))
+    let before = hub.upstream.run_before(&past.view).await.ok().flatten();
+    Ok(Html(pages::past_job(&hub.upstream.place(), past, before, hub.upstream.takes_jobs())))
 }
 
 async fn ask_past(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {

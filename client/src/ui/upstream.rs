@@ -12,6 +12,7 @@ use crate::commands::past;
 use crate::commands::which_master::Masters;
 use crate::ending::error::Error;
 use crate::master::client::MasterClient;
+use crate::output::differences;
 
 /// Where the jobs of the page are.
 pub(crate) enum Upstream {
@@ -55,6 +56,20 @@ impl Upstream {
         }
     }
 
+    /// The newest earlier run of the same source, on record or in the history. Without a known source there is none.
+    pub(crate) async fn run_before(&self, view: &JobView) -> Result<Option<Before>, Error> {
+        let present = self.list().await?;
+        let past = self.ended(&present).await?;
+        let Some(newest) = newest_before(view, present.iter().chain(&past)) else { return Ok(None) };
+        let is_past = past.iter().any(|job| job.uid == newest.uid);
+        let spec = match is_past {
+            true => self.past_job(&newest.uid).await?.view.spec,
+            false => self.of(&newest.name)?.view(&newest.name).await?.spec,
+        };
+        let path = if is_past { format!("history/{}", newest.uid) } else { format!("jobs/{}", newest.name) };
+        Ok(Some(Before { name: newest.name.to_string(), path, differences: differences(&spec, &view.spec) }))
+    }
+
     /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it.
     pub(crate) fn takes_jobs(&self) -> bool {
         matches!(self, Self::Fixed(Masters::One(_)))
@@ -91,6 +106,27 @@ impl Upstream {
             Self::Local { history, .. } => history.as_ref(),
         }
     }
+}
+
+/// An earlier run of the same source.
+#[derive(Clone)]
+pub(crate) struct Before {
+    pub(crate) name: String,
+    /// The path of its page, relative to the list.
+    pub(crate) path: String,
+    /// How the later run differs.
+    pub(crate) differences: Vec<String>,
+}
+
+/// The job that was accepted last before this one, among those with the same source.
+fn newest_before<'a>(view: &JobView, all: impl Iterator<Item = &'a JobSummary>) -> Option<&'a JobSummary> {
+    let (source, accepted) = (view.spec.about.source.as_ref()?, view.times.accepted?);
+    let earlier = all.filter(|job| {
+        job.uid != view.uid
+            && job.source.as_ref() == Some(source)
+            && job.times.accepted.is_some_and(|at| at <= accepted)
+    });
+    earlier.max_by_key(|job| job.times.accepted)
 }
 
 /// Whether the text can be a part of a path in a request to the master.

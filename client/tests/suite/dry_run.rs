@@ -98,7 +98,7 @@ fn a_dry_run_of_the_client_prints_the_request_and_asks_the_master_only_for_its_b
     assert_eq!(ended.stderr, "job digits: checked on this machine, nothing was submitted (dry run)\n");
     assert_eq!(master.asked(), ["GET /v1/master"]);
     let ended = submit(&master, &["--image", "digits:1", "--dry-run=client"]).expect_code(0);
-    assert!(ended.stdout.starts_with("---\nchief_num: 0\n"), "{}", ended.stdout);
+    assert!(ended.stdout.starts_with("---\nabout:\n  source: digits\nchief_num: 0\n"), "{}", ended.stdout);
 }
 
 #[test]

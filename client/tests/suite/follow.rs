@@ -67,10 +67,11 @@ fn flags_variables_and_arguments_for_the_script_are_submitted_and_the_last_value
     let rest = "--task t-1 --env A=1 --env A=2=3 --env OWN -- --epochs 3";
     let arguments: Vec<&str> = replicas.split(' ').chain(rest.split(' ')).collect();
     finish(master.client(folder.path(), &arguments).env("OWN", "mine").spawn().unwrap()).expect_code(0);
+    let folder = folder.path().canonicalize().unwrap();
     let expected = json!({
         "name": "t-1", "strategy": "ParameterServer",
         "worker_num": 3, "ps_num": 2, "chief_num": 0, "evaluator_num": 1,
-        "work_dir": folder.path().canonicalize().unwrap(),
+        "work_dir": folder, "about": {"source": folder.join("exec.py")},
         "args": ["--epochs", "3"], "env": {"A": "2=3", "OWN": "mine"},
     });
     assert_eq!(master.submitted(), expected);

@@ -171,7 +171,7 @@ fn an_interrupt_before_the_job_is_accepted_says_that_the_job_was_not_submitted()
 fn a_second_interrupt_kills_the_job_with_its_master() {
     let _alone = alone();
     let rest = interrupted(|_, child| signal(child, Signal::INT));
-    assert_eq!(rest, "job digits is killed when its local master stops\n");
+    assert_eq!(rest.lines().last(), Some("job digits is killed when its local master stops"));
 }
 
 #[test]
@@ -179,7 +179,8 @@ fn the_death_of_the_master_is_reported_while_the_job_is_stopping() {
     let _alone = alone();
     let kill = |folder: &TempDir, _: &Child| kill_process(pid(folder).unwrap(), Signal::KILL).unwrap();
     let rest = interrupted(kill);
-    assert_eq!(rest, "error: the local master ended (signal: 9 (SIGKILL))\n");
+    // The job may reach further states before the master's death.
+    assert_eq!(rest.lines().last(), Some("error: the local master ended (signal: 9 (SIGKILL))"));
 }
 
 #[track_caller]

@@ -296,6 +296,32 @@ fn a_job_that_has_ended_can_run_again() {
 }
 
 #[test]
+fn the_page_shows_how_a_job_differs_from_the_run_before() {
+    let run = |view: JobView, uid: &str, accepted: u64, args: &str| {
+        let mut view = serde_json::to_value(view).unwrap();
+        view["uid"] = json!(uid);
+        view["times"]["accepted"] = json!(accepted);
+        view["spec"]["about"] = json!({"source": "/home/me/train.py", "commit": "4e37ab42d1c2"});
+        view["spec"]["args"] = json!(["--epochs", args]);
+        serde_json::from_value::<JobView>(view).unwrap()
+    };
+    let mut oldest = past();
+    oldest.view = run(oldest.view, "0b5e", 1, "<3>");
+    let views = vec![run(failed("second"), "uid-2", 2, "5"), run(running("third"), "uid-3", 3, "9"), running("other")];
+    let page = Page::of(&LiveMaster::start(Jobs { views, past: vec![oldest], ..Jobs::default() }));
+    let body = |path: &str| page.get(path).body;
+    until("the earlier run is known", || body("jobs/third").contains("<a href=\"../jobs/second\">second</a>"));
+    assert!(body("jobs/third").contains("<li>args: --epochs 5 → --epochs 9</li>"), "{}", body("jobs/third"));
+    until("the earlier run is known", || body("jobs/second").contains("<a href=\"../history/0b5e\">letters</a>"));
+    assert!(
+        body("jobs/second").contains("<li>args: --epochs &#60;3&#62; → --epochs 5</li>"),
+        "{}",
+        body("jobs/second")
+    );
+    assert!(!body("history/0b5e").contains("run before") && !body("jobs/other").contains("run before"));
+}
+
+#[test]
 fn a_job_that_was_deleted_moves_to_the_history_in_an_open_list() {
     let master = with_running_job();
     let page = Page::of(&master);

@@ -222,7 +222,7 @@ pub(super) fn check_size(spec: &JobSpec) -> Result<(), JobsError> {
 
 /// Refuses a spec whose name belongs to another job on record.
 pub(super) fn is_same(stored: &Stored, spec: &JobSpec) -> Result<(), JobsError> {
-    if stored.record.spec != *spec || stored.record.wish == Wish::Delete {
+    if !stored.record.spec.asks_for_the_same(spec) || stored.record.wish == Wish::Delete {
         return Err(JobsError::Exists(spec.name.clone()));
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::common::{assert_golden, read, with};
 use proptest::prelude::*;
+use protocol::about::About;
 use protocol::code::CodeId;
 use protocol::elastic::Workers;
 use protocol::env::EnvName;
@@ -40,6 +41,7 @@ fn full_request() -> JobRequest {
             ..RunPolicy::default()
         },
         allow_env: allowed(&["LD_PRELOAD"]),
+        about: About { source: Some("/home/user/digits/exec.py".into()), commit: None },
         ..request(Strategy::ParameterServer)
     }
 }
@@ -81,6 +83,7 @@ fn a_full_request_and_its_spec_have_the_same_json() {
         "image": "registry.example/digits:1", "work_dir": "/home/user/digits",
         "args": ["--steps", "9"], "env": {"STEPS": "9"}, "allow_env": ["LD_PRELOAD"],
         "pod": {"memory": "2Gi:4Gi", "gpus": 1},
+        "about": {"source": "/home/user/digits/exec.py"},
         "run_policy": {
             "max_restarts": 7, "backoff_seconds": 1, "no_retry_exit_codes": [2, 3], "start_timeout_seconds": 600,
             "on_start_timeout": "fail", "deadline_seconds": 3600, "clean_pods": "running", "success_policy": "chief",
@@ -165,14 +168,26 @@ fn a_job_with_one_possible_number_of_workers_is_elastic_if_it_replaces_lost_work
 #[test]
 fn an_unknown_field_is_refused_in_a_request_and_ignored_in_a_record() {
     let known = serde_json::to_value(spec(full_request())).expect("not JSON");
-    for (path, field) in [("/worker_nmu", "worker_nmu"), ("/pod/gpu", "gpu"), ("/run_policy/luck", "luck")] {
+    for (path, field) in
+        [("/worker_nmu", "worker_nmu"), ("/pod/gpu", "gpu"), ("/run_policy/luck", "luck"), ("/about/host", "host")]
+    {
         let mut json = known.clone();
         let part = path.strip_suffix(&format!("/{field}")).and_then(|part| json.pointer_mut(part));
         part.expect("no part")[field] = json!(1);
         let refused = read::<JobRequest>(&json).expect_err("not refused");
-        assert!(refused.starts_with(&format!("unknown field `{field}`, expected one of `")), "{refused}");
+        assert!(refused.starts_with(&format!("unknown field `{field}`, expected ")), "{refused}");
         assert_eq!(read::<JobSpec>(&json), read(&known), "{field}");
     }
+}
+
+#[test]
+fn the_same_job_may_come_from_another_commit() {
+    let from = |commit: &str| {
+        let about = About { source: None, commit: Some(commit.to_owned()) };
+        spec(JobRequest { about, ..full_request() })
+    };
+    assert!(from("4e37ab42").asks_for_the_same(&from("4e37ab42-dirty")));
+    assert!(!from("4e37ab42").asks_for_the_same(&spec(request(Strategy::AllReduce))));
 }
 
 #[test]

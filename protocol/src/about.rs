@@ -1,0 +1,39 @@
+//! Where a job came from, as the client that submits it says. For people only: it changes nothing about the job.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Maximum bytes of each text.
+pub const ABOUT_BYTES: usize = 512;
+
+/// Where a job came from. Two requests that differ only in this ask for the same job. A text of more than [`ABOUT_BYTES`]
+/// is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct About {
+    /// What runs: the path of the script on the machine of the user, or the name of the image without tag and digest. The
+    /// runs of one source can be compared.
+    #[serde(deserialize_with = "short", skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The commit of the script's folder, as `git describe --always --dirty` prints it.
+    #[serde(deserialize_with = "short", skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+fn short<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.filter(|text| text.len() <= ABOUT_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_is_left_out() {
+        let read = |source: String| from_value::<About>(json!({"source": source, "commit": "4e37ab42"})).unwrap();
+        assert_eq!(read("a".repeat(512)).source.map(|text| text.len()), Some(512));
+        assert_eq!(read("a".repeat(513)), About { source: None, commit: Some("4e37ab42".to_owned()) });
+    }
+}
