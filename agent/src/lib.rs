@@ -17,6 +17,7 @@ mod join;
 pub mod last_words;
 pub mod log;
 pub mod mirror;
+mod posts;
 mod proc;
 pub mod pump;
 pub mod reaper;

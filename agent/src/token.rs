@@ -92,8 +92,13 @@ impl FromStr for TokenHash {
 }
 
 impl TokenHash {
+    /// The hash of this token.
+    pub(crate) fn of(token: &str) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+
     /// Whether a request carries the token, as `Authorization: Bearer TOKEN` (RFC 6750).
-    fn admits(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
         let mut given = headers.get_all(AUTHORIZATION).iter();
         let (Some(given), None) = (given.next(), given.next()) else { return false };
         let token = given.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();

@@ -84,6 +84,10 @@ pub struct RunStatus {
     /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<Progress>,
+    /// The step and the values that the script has posted without the helper, as Transformers does. Nothing depends on
+    /// them: they are only shown. Absent until the run's script posts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posted: Option<Progress>,
     /// What the run's processes use at the answer. New numbers do not increase `seq`. Absent unless the run lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -108,17 +112,25 @@ impl RunStatus {
             messages: MESSAGES,
             warm: None,
             helper: None,
+            posted: None,
             usage: None,
             clock_ms: None,
         }
     }
 
-    /// Whether this status has news after the earlier status `known`. Usage is no news. Of a script's reports, only two are news: the
-    /// first report, and the first report with a step. Until the run exits, neither the beginning of a stop nor the end
+    /// The newest step and values of the script: those of the helper, or posted ones if the helper has no step. `None`
+    /// before the first step.
+    pub fn reported(&self) -> Option<&Progress> {
+        [&self.helper, &self.posted].into_iter().flatten().find(|progress| progress.has_stepped())
+    }
+
+    /// Whether this status has news after the earlier status `known`. Usage and posts are no news. Of a script's reports,
+    /// only two are news: the first report, and the first report with a step. Until the run exits, neither the beginning of a stop nor the end
     /// of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
-        let mut now = Self { helper: known.helper.clone(), usage: known.usage, ..self.clone() };
+        let (helper, posted) = (known.helper.clone(), known.posted.clone());
+        let mut now = Self { helper, posted, usage: known.usage, ..self.clone() };
         if matches!((known.state, now.state), (RunState::Running | RunState::Stopping, RunState::Stopping)) {
             (now.state, now.pid) = (known.state, known.pid);
         }

@@ -42,6 +42,16 @@ pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the agent, read by Muster's `sitecustomize.py`: the file descriptor to which Python writes its stacks, and
 /// the file's inode, as `FD:INODE`.
 pub const MUSTER_STACKS_FD: &str = "MUSTER_STACKS_FD";
+/// Written by the agent unless the job sets one of these three, read by Transformers: the address to which its Trainer
+/// posts progress, the file with the token for this address, and the file with the address's certificate, which the
+/// agent does not write (`KubeflowCallback` in transformers/integrations/integration_utils.py).
+pub const KUBEFLOW_TRAINER_SERVER_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
+/// See [`KUBEFLOW_TRAINER_SERVER_URL`].
+pub const KUBEFLOW_TRAINER_SERVER_TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
+/// See [`KUBEFLOW_TRAINER_SERVER_URL`].
+pub const KUBEFLOW_TRAINER_SERVER_CA_CERT: &str = "KUBEFLOW_TRAINER_SERVER_CA_CERT";
+/// Written by users, read by Transformers and by the agent: with the value `TRUE`, nothing is posted.
+pub const DISABLE_KUBEFLOW_INTEGRATION: &str = "DISABLE_KUBEFLOW_INTEGRATION";
 /// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC: `use_caller`, as

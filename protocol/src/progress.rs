@@ -123,10 +123,17 @@ impl Values {
     }
 }
 
-impl From<BTreeMap<String, f64>> for Values {
-    fn from(numbers: BTreeMap<String, f64>) -> Self {
+impl FromIterator<(String, f64)> for Values {
+    /// Keeps the first numbers that are valid.
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(numbers: I) -> Self {
         let fits = |(name, number): &(String, f64)| is_value_name(name) && number.is_finite();
         Self(numbers.into_iter().filter(fits).take(VALUES_MAX).collect())
+    }
+}
+
+impl From<BTreeMap<String, f64>> for Values {
+    fn from(numbers: BTreeMap<String, f64>) -> Self {
+        numbers.into_iter().collect()
     }
 }
 

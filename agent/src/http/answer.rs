@@ -43,6 +43,8 @@ pub(super) enum Failure {
     Refused(#[from] Refusal),
     #[error("{0}")]
     NoPython(String),
+    #[error("the body is no trainer's status: {0}")]
+    Post(#[source] serde_json::Error),
     #[error("the manifest is not valid: {0}")]
     Manifest(#[source] serde_json::Error),
     #[error(transparent)]
@@ -66,9 +68,11 @@ impl Failure {
                 (StatusCode::FORBIDDEN, ErrorCode::Forbidden)
             }
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
-            Self::Framing | Self::Query(_) | Self::Config(ConfigError::NotAnObject(_)) | Self::BodyLost(_) => {
-                (StatusCode::BAD_REQUEST, ErrorCode::BadRequest)
-            }
+            Self::Framing
+            | Self::Query(_)
+            | Self::Config(ConfigError::NotAnObject(_))
+            | Self::Post(_)
+            | Self::BodyLost(_) => (StatusCode::BAD_REQUEST, ErrorCode::BadRequest),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::TooLarge),
             Self::Config(ConfigError::NotText { .. } | ConfigError::Env(_)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadEnv)

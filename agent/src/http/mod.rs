@@ -6,6 +6,7 @@ mod code;
 mod connections;
 mod handlers;
 mod incoming;
+pub(crate) mod posts;
 mod query;
 
 use std::convert::Infallible;

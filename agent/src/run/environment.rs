@@ -102,20 +102,27 @@ pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment
     environment
 }
 
-/// If a proxy is set, adds the hosts in [`MUSTER_NO_PROXY`] to `no_proxy`. Otherwise gRPC would connect to the peers
-/// through the proxy, and TensorFlow would wait for the peers silently and without a limit.
+/// Keeps the hosts in [`MUSTER_NO_PROXY`] off a proxy. Otherwise gRPC would connect to the peers through the proxy, and
+/// TensorFlow would wait for the peers silently and without a limit.
 fn keep_peers_off_the_proxy(environment: &mut Environment) {
+    if let Some(peers) = environment.get(OsStr::new(MUSTER_NO_PROXY)).filter(|peers| !peers.is_empty()).cloned() {
+        keep_off_the_proxy(environment, &peers);
+    }
+}
+
+/// If a proxy is set, adds these hosts, which are separated by commas, to `no_proxy`.
+pub(crate) fn keep_off_the_proxy(environment: &mut Environment, hosts: &OsStr) {
     let get = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
-    let (true, Some(peers)) = (PROXIES.into_iter().any(|name| get(name).is_some()), get(MUSTER_NO_PROXY)) else {
+    if PROXIES.into_iter().all(|name| get(name).is_none()) {
         return;
-    };
+    }
     // Some programs read `no_proxy` and others `NO_PROXY`, so both variables get all hosts.
     let lower = get("no_proxy").or(get("NO_PROXY"));
     let upper = get("NO_PROXY").or(get("no_proxy"));
-    let mut added = vec![("no_proxy", joined(lower, peers)), ("NO_PROXY", joined(upper, peers))];
+    let mut added = vec![("no_proxy", joined(lower, hosts)), ("NO_PROXY", joined(upper, hosts))];
     // gRPC reads `no_grpc_proxy` if it is set, and `no_proxy` otherwise.
     if let Some(grpc) = get("no_grpc_proxy") {
-        added.push(("no_grpc_proxy", joined(Some(grpc), peers)));
+        added.push(("no_grpc_proxy", joined(Some(grpc), hosts)));
     }
     environment.extend(added.into_iter().map(|(name, value)| (name.into(), value)));
 }

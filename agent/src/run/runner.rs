@@ -25,12 +25,13 @@ use super::output::RunOutput;
 use super::phase::{Assignment, Cause, Kill, Phase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
-use super::status::{log_change, status_of};
+use super::status::{Reports, log_change, status_of};
 use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
 use crate::log::{Output, stderr_tail};
+use crate::posts::Posts;
 use crate::reaper::{Reaper, Watched, kill_group, terminate};
 use crate::stacks::StacksFile;
 use crate::warm::{News, Warm};
@@ -59,6 +60,7 @@ pub struct Runner {
     state: State,
     run_output: RunOutput,
     helper: Helper,
+    posts: Posts,
     /// The file of the newest run's stacks.
     stacks: watch::Sender<Option<StacksFile>>,
     fence: Fence,
@@ -75,7 +77,8 @@ impl Runner {
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let (state, code) = (State::default(), CodeStatus::default());
-        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, code, None, None, boot_id) });
+        let first = status_of(&state.phase, code, None, Reports::default(), boot_id);
+        let (status, news) = watch::channel(RunStatus { seq: 1, ..first });
         let runner = Self {
             template,
             helper_folder,
@@ -88,6 +91,7 @@ impl Runner {
             state,
             run_output: RunOutput::None,
             helper: Helper::default(),
+            posts: Posts::default(),
             stacks: watch::Sender::new(None),
             fence: Fence::default(),
             shutdown: Shutdown::None,
@@ -113,6 +117,7 @@ impl Runner {
                 () = self.reaper.child_ended() => {}
                 () = self.run_output.wait() => {}
                 () = self.helper.exchange() => {}
+                () = self.posts.changed() => {}
                 news = self.warm.next() => self.take_news(news),
                 () = until(alarm) => {}
             }
@@ -165,7 +170,7 @@ impl Runner {
         let before = self.state.phase.generation();
         let answer = self.apply(Event::Config(assignment));
         if self.state.phase.generation() != before {
-            self.helper = Helper::default();
+            (self.helper, self.posts) = (Helper::default(), Posts::default());
         }
         match renewal {
             // If the request is late, `keep_fence` ends the run before its start.
@@ -251,6 +256,9 @@ impl Runner {
             Some(Action::EndAgent) => self.shutdown = Shutdown::Now,
             None => {}
         }
+        if !self.state.phase.is_active() {
+            self.posts.close();
+        }
         self.publish();
         reply
     }
@@ -263,7 +271,8 @@ impl Runner {
         }
         self.memory.begin();
         self.find_helper();
-        let environment = self.template.environment_with(changes);
+        let mut environment = self.template.environment_with(changes);
+        self.posts = Posts::of_run(&mut environment, self.template.helper.as_deref());
         let command = self.template.command_with(&environment);
         match command.and_then(|command| Ok((command, Helper::open()?))) {
             Ok((command, (ours, helper))) => {
@@ -331,8 +340,9 @@ impl Runner {
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let (warm, helper, boot_id) = (self.warm.state(), self.helper.status(), status.boot_id.clone());
-            let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, helper, boot_id) };
+            let reports = Reports { helper: self.helper.status(), posted: self.posts.newest() };
+            let (warm, boot_id) = (self.warm.state(), status.boot_id.clone());
+            let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, reports, boot_id) };
             // A new step alone is no news. Long polls get the step with their next answer.
             let is_news = new.is_news_after(status);
             if is_news || new.state != status.state {

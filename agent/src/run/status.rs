@@ -8,14 +8,24 @@ use tracing::info;
 
 use super::phase::Phase;
 
-/// Builds the status message. `helper` is what the newest started run has reported. The caller sets `seq`.
+/// What a script has told of its progress.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    /// With the helper.
+    pub(super) helper: Option<Progress>,
+    /// Without the helper.
+    pub(super) posted: Option<Progress>,
+}
+
+/// Builds the status message. `reports` are those of the newest started run. The caller sets `seq`.
 pub(super) fn status_of(
     phase: &Phase,
     code: CodeStatus,
     warm: Option<WarmState>,
-    helper: Option<Progress>,
+    reports: Reports,
     boot_id: String,
 ) -> RunStatus {
+    let Reports { helper, posted } = reports;
     let (started_at, exit) = match phase {
         Phase::Idle | Phase::Configured { .. } | Phase::Starting { .. } => (None, None),
         Phase::Running { run } | Phase::Stopping { run, .. } | Phase::Ending { run, .. } => {
@@ -35,8 +45,9 @@ pub(super) fn status_of(
         code,
         messages: MESSAGES,
         warm,
-        // Until this run starts, `helper` still belongs to an earlier run.
+        // Until this run starts, the reports still belong to an earlier run.
         helper: started_at.and(helper),
+        posted: started_at.and(posted),
         usage: None,
         clock_ms: None,
     }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use protocol::env::EnvName;
+use protocol::env::{EnvName, KUBEFLOW_TRAINER_SERVER_TOKEN, KUBEFLOW_TRAINER_SERVER_URL};
 
 use crate::run::environment::Environment;
 use crate::run::script::place_of_python;
 
-/// Variables that the agent itself changes before a run. Python's libraries and gRPC read them at each connection.
-const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
+/// Variables that the agent itself changes before a run. Python's libraries and gRPC read those of proxies at each
+/// connection. Transformers reads the others when its Trainer begins.
+const READ_LATE: [&str; 5] =
+    ["no_proxy", "NO_PROXY", "no_grpc_proxy", KUBEFLOW_TRAINER_SERVER_URL, KUBEFLOW_TRAINER_SERVER_TOKEN];
 
 /// The script and its arguments, if the command is `PYTHON SCRIPT …`. Other commands may prepare something for Python.
 /// PYTHON and SCRIPT must be the same in each start, so neither may contain `$`. Arguments are sent with each start.

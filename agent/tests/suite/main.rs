@@ -14,6 +14,7 @@ mod joining;
 mod logs;
 mod memory;
 mod phase_tables;
+mod posts;
 mod protocol_over_http;
 mod stacks;
 mod stopping_leaves_no_survivor;

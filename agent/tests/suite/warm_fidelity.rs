@@ -143,9 +143,10 @@ fn the_interpreter_looks_as_if_it_had_been_started_for_the_script() {
              each.write_through if each.name != '<stdin>' else repr(each.read()))\n\
              print(os.path.realpath('/proc/self/fd/0'), len(os.listdir('/proc/self/fd')))",
         );
-        // Leave out `_`: Python does not set it, but shells do.
+        // Leave out `_`: Python does not set it, but shells do. Each run has its own address for posts.
         pair.prints(
             "import os, standin\nos.environ['PYTHONPATH'] = os.environ['PYTHONPATH'].rpartition(':')[0]\n\
+             for name in 'URL', 'TOKEN':\n  name = 'KUBEFLOW_TRAINER_SERVER_' + name\n  os.environ[name] = os.environ[name][:4]\n\
              os.environ['MUSTER_FD'] = str(os.get_inheritable(int(os.environ['MUSTER_FD'].split(':')[0])))\n\
              print(sorted(item for item in os.environ.items() if item[0] != '_'))",
         );

@@ -10,7 +10,8 @@ use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Restart, Seen
 use job::policy::{GangKind, Policy};
 use job::replica::ReplicaPhase::{self, Exited, Running};
 use job::roster::grow_interval;
-use protocol::agent::{ExitReport, Membership, RunState};
+use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
+use protocol::progress::Progress;
 use protocol::run_policy::RunPolicy;
 
 use crate::support::{
@@ -96,6 +97,20 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
 /// A replica with a live pod. `helper` is how the script of the replica uses the helper module.
 fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
     Member { helper, ..member(name, phase, Live) }
+}
+
+#[test]
+fn a_script_that_only_posts_its_progress_counts_as_one_without_the_helper() {
+    let progress = Some(Progress { step: Some(4), ..Progress::default() });
+    let member = |status: RunStatus| {
+        let seen = Observation { agent: reported(status), ..Observation::NEW };
+        let member = Member::of(id("worker-0"), &seen, None);
+        (member.helper, member.reported, member.unsaved)
+    };
+    let running = status(RunState::Running, FIRST, None);
+    let posts = RunStatus { posted: progress.clone(), ..running.clone() };
+    assert_eq!(member(posts), (HelperUse::None, None, None));
+    assert_eq!(member(RunStatus { helper: progress, ..running }), (HelperUse::Stepped, Some((4, 0)), None));
 }
 
 #[test]

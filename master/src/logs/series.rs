@@ -37,13 +37,11 @@ pub struct SeriesOfJob {
 }
 
 impl SeriesOfJob {
-    /// Notes the usage in this status. Adds the progress, if the script uses the helper and has completed a step.
+    /// Notes the usage in this status. Adds the progress, if the script has reported or posted a step.
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
         self.usage.note(replica, status, now);
-        let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
-        if progress.has_stepped() {
-            self.push(replica, SeriesPoint { at: now, generation, progress: progress.clone() });
-        }
+        let (Some(progress), Some(generation)) = (status.reported(), status.generation) else { return };
+        self.push(replica, SeriesPoint { at: now, generation, progress: progress.clone() });
     }
 
     /// Adds the numbers in the new output of the first replica that trains. Each of these points also has the newest report
@@ -215,6 +213,14 @@ mod tests {
         assert_eq!(steps(&series, Some(10), None), [2, 3]);
         assert_eq!(steps(&series, None, Some(1)), [3]);
         assert_eq!(steps(&series, Some(30), Some(5)), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn a_step_that_a_script_posts_without_the_helper_is_a_point() {
+        let series = SeriesOfJob::default();
+        let posted = RunStatus { helper: None, posted: status(7).helper, ..status(0) };
+        series.note(worker(0), &posted, UnixMillis(0));
+        assert_eq!(steps(&series, None, None), [7]);
     }
 
     #[test]

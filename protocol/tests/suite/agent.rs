@@ -20,6 +20,26 @@ fn report(outcome: ExitOutcome) -> ExitReport {
     ExitReport { stderr_tail: "Killed\n".into(), ..ExitReport::new(outcome, ENDED) }
 }
 
+fn stepped(step: u64) -> Option<Progress> {
+    Some(Progress { step: Some(step), ..Progress::default() })
+}
+
+#[test]
+fn a_posted_step_is_shown_if_the_helper_has_reported_none() {
+    let begun = Some(Progress::default());
+    for (helper, posted, shown) in [
+        (None, None, None),
+        (begun.clone(), begun.clone(), None),
+        (None, stepped(4), Some(4)),
+        (begun, stepped(4), Some(4)),
+        (stepped(7), None, Some(7)),
+        (stepped(7), stepped(4), Some(7)),
+    ] {
+        let status = RunStatus { helper, posted, ..status(RunState::Running) };
+        assert_eq!(status.reported().and_then(|progress| progress.step), shown, "{status:?}");
+    }
+}
+
 #[test]
 fn a_status_has_only_the_fields_that_have_a_value() {
     let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
@@ -42,8 +62,8 @@ fn a_status_has_only_the_fields_that_have_a_value() {
             json!({"state": "configured", "generation": "2.1", "code": {"staged": staged, "running": running}}),
         ),
         (
-            RunStatus { helper: Some(Progress::default()), ..configured() },
-            json!({"state": "configured", "generation": "2.1", "helper": {}}),
+            RunStatus { helper: Some(Progress::default()), posted: stepped(4), ..configured() },
+            json!({"state": "configured", "generation": "2.1", "helper": {}, "posted": {"step": 4}}),
         ),
         (
             RunStatus {
@@ -119,6 +139,7 @@ fn the_beginning_of_a_stop_is_no_news_but_the_exit_of_the_run_is_news() {
     assert!(stopping.is_news_after(&configured) && running.is_news_after(&stopping));
     let usage = Some(Usage { cpu_us: 1, rss_bytes: 2, memory_limit: None });
     assert!(!RunStatus { usage, ..running.clone() }.is_news_after(&running));
+    assert!(!RunStatus { posted: stepped(4), ..running.clone() }.is_news_after(&running));
     assert!(RunStatus { seq: 4, ..stopping.clone() }.is_news_after(&running));
 }
 
