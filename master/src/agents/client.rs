@@ -27,6 +27,7 @@ use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
 use protocol::stacks::Stacks;
 use protocol::warm::WarmRequest;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 pub use self::leased::PartOfStart;
@@ -46,6 +47,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of [`AgentClient::stacks`].
 pub const STACKS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of jobs whose agents are asked for stacks at once. The answers of one job may need 32 MiB of memory.
+const STACKS_AT_ONCE: usize = 8;
 /// Maximum bytes of an answer, except output. A list of 20,000 missing blobs fits. Without a limit, another program at
 /// an agent's address could fill the master's memory.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
@@ -123,6 +126,7 @@ pub struct AgentClient {
     authorization: Option<HeaderValue>,
     interceptor: Option<Arc<dyn Interceptor>>,
     unheard: Unheard,
+    stacks: Arc<Semaphore>,
 }
 
 /// A call that is not sent yet. The future sends it and resolves to the whole answer.
@@ -150,7 +154,8 @@ impl AgentClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build(connector);
-        Self { http, authorization: None, interceptor: None, unheard: Unheard::default() }
+        let (unheard, stacks) = (Unheard::default(), Arc::new(Semaphore::new(STACKS_AT_ONCE)));
+        Self { http, authorization: None, interceptor: None, unheard, stacks }
     }
 
     /// The same client, with an interceptor around its calls.
@@ -227,6 +232,12 @@ impl AgentClient {
         let path = format!("{}?generation={generation}", routes::AGENT_NOTICE);
         let body = serde_json::to_vec(notice).expect("numbers always serialize");
         self.call(post(agent, &path, body.into()), CALL_TIMEOUT).await.map(drop)
+    }
+
+    /// Waits until the agents of one more job may be asked for stacks, until the permit is dropped. All clones of this
+    /// client share the limit.
+    pub async fn turn_for_stacks(&self) -> SemaphorePermit<'_> {
+        self.stacks.acquire().await.expect("nothing closes this semaphore")
     }
 
     /// `POST /stacks`: the stacks of the run of this generation.

@@ -60,9 +60,12 @@ impl Pods {
 async fn of_members(agents: AgentClient, members: Vec<(ReplicaId, Member)>, until: Instant) -> Vec<ReplicaStacks> {
     let share = DUMPS_BYTES_MAX / members.len().max(1);
     let agents = &agents;
+    let turn = timeout_at(until, agents.turn_for_stacks()).await;
+    let has_turn = turn.is_ok();
     let asked = stream::iter(members).map(|(replica, member)| async move {
         let answer = match member {
-            Ok((agent, start)) => asked(agents, agent, start, until).await,
+            Ok((agent, start)) if has_turn => asked(agents, agent, start, until).await,
+            Ok(_) => Answer::WhyNot("the master asked for the stacks of other jobs meanwhile".to_owned()),
             Err(reason) => Answer::WhyNot(reason),
         };
         ReplicaStacks { replica, answer: within(answer, share) }
@@ -100,7 +103,30 @@ fn within(answer: Answer, room: usize) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_agents_of_a_few_jobs_are_asked_at_once_and_those_of_further_jobs_later_or_not_at_all() {
+        let agents = AgentClient::new();
+        let of_job = || {
+            let exited: Member = Err("exec.py exited with code 1".to_owned());
+            let runs: Member = Ok((([127, 0, 0, 1], 1).into(), Generation { epoch: 1, sequence: 1 }));
+            let members = [("worker-0", exited), ("worker-1", runs)];
+            let members = members.map(|(name, member)| (name.parse().unwrap(), member)).to_vec();
+            of_members(agents.clone(), members, Instant::now() + Duration::from_secs(2))
+        };
+        let why_not =
+            |stacks: &[ReplicaStacks]| stacks.iter().map(|it| it.why_not().unwrap().to_owned()).collect::<Vec<_>>();
+        let mut turns: Vec<_> = iter::from_fn(|| agents.turn_for_stacks().now_or_never()).collect();
+        assert!(of_job().now_or_never().is_none(), "a further job does not wait");
+        let waited = why_not(&of_job().await);
+        assert_eq!(waited, ["exec.py exited with code 1", "the master asked for the stacks of other jobs meanwhile"]);
+        turns.pop();
+        let asked = why_not(&of_job().await);
+        assert!(asked[1].contains("127.0.0.1:1"), "{asked:?}");
+    }
 
     #[test]
     fn the_dumps_of_a_replica_are_cut_to_its_share_of_the_answer() {
