@@ -139,6 +139,7 @@ fn the_sentence_names_the_replica_that_differs_and_its_line() {
 fn a_place_is_the_innermost_line_of_the_script_and_what_this_line_calls() {
     let keras = "/venv/lib/python3.11/site-packages/keras/src";
     let (decorator, trainer) = (format!("{keras}/utils/traceback_utils.py"), format!("{keras}/trainer.py"));
+    let execute = "/venv/lib/python3.11/site-packages/tensorflow/python/eager/execute.py".to_owned();
     let step = ("/job/train.py", 88, "step", "");
     for (frames, place) in [
         (vec![("/job/net.py", 40, "all_reduce", "self.peer.recv(4)"), step], "waits in all-reduce (train.py:88)"),
@@ -158,6 +159,10 @@ fn a_place_is_the_innermost_line_of_the_script_and_what_this_line_calls() {
         (vec![("/job/net.py", 40, "f", "while not flag: time.sleep(1)")], "waits in sleep() (net.py:40)"),
         (vec![(&trainer, 300, "fit", ""), (&decorator, 60, "error_handler", ""), step], "is in fit() (train.py:88)"),
         (vec![(&decorator, 60, "error_handler", ""), step], "is in error_handler() (train.py:88)"),
+        (
+            vec![(&execute, 53, "quick_execute", ""), (&execute, 139, "call_function", ""), step],
+            "is in a tf.function (train.py:88)",
+        ),
         (vec![("/usr/lib/python3.11/threading.py", 320, "wait", "")], "waits in wait() (threading.py:320)"),
     ] {
         assert_eq!(sentence(&[replica(0, &frames)]), format!("worker-0 {place}"), "{frames:?}");
