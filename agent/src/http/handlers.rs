@@ -132,7 +132,7 @@ pub(super) async fn stacks(request: Request<Incoming>, agent: &Agent) -> Result 
     };
     let main = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
     let main = main.filter(|_| asked.is_none_or(|asked| Some(asked) == generation)).ok_or(Failure::NotRunning)?;
-    Ok(answer::message(&agent.stacks.of(main).await))
+    Ok(answer::message(&*agent.stacks.of(main).await))
 }
 
 pub(super) async fn finish(agent: &Agent) -> Result {

@@ -40,26 +40,45 @@ const SOURCE_LIMIT: Duration = Duration::from_millis(200);
 pub(crate) struct StacksOfRun {
     /// The file of the newest run; `None` if it could not be created.
     file: watch::Receiver<Option<StacksFile>>,
-    /// One request at a time may use the file.
-    turn: Arc<Mutex<()>>,
+    /// The newest answer. Locked while the next one is made, because only one at a time may use the file.
+    newest: Arc<Mutex<Option<Made>>>,
     /// One task at a time may read the script's files, because it may wait for a dead disk for ever.
     reader: Arc<Semaphore>,
     work_dir: PathBuf,
 }
 
+/// An answer.
+#[derive(Debug)]
+struct Made {
+    main: Pid,
+    began: Instant,
+    stacks: Arc<Stacks>,
+}
+
 impl StacksOfRun {
     pub(crate) fn new(file: watch::Receiver<Option<StacksFile>>, work_dir: PathBuf) -> Self {
-        Self { file, turn: Arc::default(), reader: Arc::new(Semaphore::new(1)), work_dir }
+        Self { file, newest: Arc::default(), reader: Arc::new(Semaphore::new(1)), work_dir }
     }
 
-    /// The stacks of the main process and of its descendants. Without processes if the main process has ended.
-    pub(crate) async fn of(&self, main: Pid) -> Stacks {
-        let _turn = self.turn.lock().await;
-        // While this request waited, the run may have ended, and its number may belong to another process.
+    /// The stacks of the main process and of its descendants. Without processes if the main process has ended. Requests
+    /// that wait while an answer is made all get the next answer.
+    pub(crate) async fn of(&self, main: Pid) -> Arc<Stacks> {
+        let asked_at = Instant::now();
+        let mut newest = self.newest.lock().await;
+        if let Some(made) = newest.as_ref().filter(|made| made.main == main && asked_at <= made.began) {
+            return Arc::clone(&made.stacks);
+        }
+        let began = Instant::now();
+        let stacks = Arc::new(self.make(main, began).await);
+        *newest = Some(Made { main, began, stacks: Arc::clone(&stacks) });
+        stacks
+    }
+
+    async fn make(&self, main: Pid, began: Instant) -> Stacks {
+        // While the request waited, the run may have ended, and its number may belong to another process.
         if !is_child(main) {
             return Stacks { processes: vec![] };
         }
-        let began = Instant::now();
         let mut family = families(&[number(main)], &proc::all());
         family.truncate(PROCESSES_MAX);
         let mut texts =

@@ -1,6 +1,8 @@
 //! `POST /stacks`: where the script is, without harm to any process.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use protocol::agent::{ExitOutcome, RunState};
@@ -11,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::warm::Folders;
-use crate::support::{Agent, process_state, signal, wait_until};
+use crate::support::{Agent, parse_response, process_state, signal, wait_until};
 
 impl Agent {
     fn stacks(&self) -> Vec<ProcessStacks> {
@@ -160,6 +162,35 @@ fn a_process_that_does_not_answer_is_told_apart_and_answers_the_next_request() {
     assert_eq!(stopped[0].state, 'T');
     signal(main, Signal::CONT);
     agent.stacks_with(&["line 3 in <module>"]);
+}
+
+#[test]
+fn requests_that_wait_for_the_same_answer_share_the_next_one() {
+    // Each dump names another function.
+    let script = "import time
+for number in range(1000): exec(f'def f{number}(): time.sleep(0.001)')
+print('ready', flush=True)
+while True:
+    for number in range(1000): globals()[f'f{number}']()";
+    let agent = Agent::of_python(script);
+    agent.go();
+    agent.wait_for_output("ready");
+    agent.stacks_with(&["in f"]);
+    // A stopped agent receives all requests at once when it continues.
+    signal(agent.pid(), Signal::STOP);
+    let requests: Vec<_> = (0..16).map(|_| agent.send("POST", "/stacks", "")).collect();
+    signal(agent.pid(), Signal::CONT);
+    let dumps = requests.into_iter().map(|mut request| {
+        let mut answer = Vec::new();
+        request.read_to_end(&mut answer).unwrap();
+        let Stacks { processes } = serde_json::from_slice(&parse_response(&answer).body).unwrap();
+        match &processes[0].dump {
+            Dump::Text(text) => text.clone(),
+            Dump::WhyNot(reason) => panic!("{reason}"),
+        }
+    });
+    let different: BTreeSet<String> = dumps.collect();
+    assert!(different.len() <= 3, "{different:?}");
 }
 
 #[test]
