@@ -57,14 +57,14 @@ impl Handling {
 impl Candidate {
     /// Why the process must not get the signal.
     pub(super) fn why_not(&self) -> Option<String> {
-        let name = file_name(self.program.as_deref());
+        let name = file_name(self.program.as_deref()).unwrap_or_else(|| "its program".to_owned());
         if matches!(self.state, 'Z' | 'X') {
             return Some("it has ended".to_owned());
         }
         if let Place::Child { of } = &self.place {
             let is_same = self.program.is_some() && self.program == *of;
             // A shell that starts Python has no handler, so neither has its child before it becomes Python.
-            let is_started = is_python(&name) && !is_python(&file_name(of.as_deref()));
+            let is_started = is_python(&name) && !file_name(of.as_deref()).is_some_and(|of| is_python(&of));
             if !is_same && !is_started {
                 return Some(format!("{name} is another program than the script's Python"));
             }
@@ -85,10 +85,9 @@ impl Candidate {
     }
 }
 
-/// The name of a program's file; `its program` if it is unknown.
-pub(super) fn file_name(program: Option<&Path>) -> String {
-    let name = program.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    name.unwrap_or_else(|| "its program".to_owned())
+/// The name of a program's file, if the program is known.
+pub(super) fn file_name(program: Option<&Path>) -> Option<String> {
+    program.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned())
 }
 
 fn is_python(name: &str) -> bool {
@@ -119,7 +118,7 @@ mod tests {
         for (candidate, reason) in [
             (main_process(python), None),
             (main_process("/opt/written-in-go"), Some("written-in-go is not Python")),
-            (Candidate { program: None, ..main_process("") }, Some("is not Python")),
+            (Candidate { program: None, ..main_process("") }, Some("its program is not Python")),
             (Candidate { handling: unhandled, ..main_process(python) }, Some("no handler for stacks")),
             (Candidate { handling: unhandled, ..main_process(shell) }, Some("dash is not Python")),
             (Candidate { handling: blocked, ..main_process(python) }, Some("blocks signals")),

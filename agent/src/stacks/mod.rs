@@ -124,16 +124,15 @@ struct Texts {
 }
 
 async fn of_process(pid: Pid, stat: Stat, place: Place, texts: &mut Texts) -> ProcessStacks {
-    let program = proc::program(pid);
+    let program = file_name(proc::program(pid).as_deref()).unwrap_or_default();
     let waits_in = proc::text(number(pid), "wchan").filter(|name| !name.is_empty() && name != "0");
-    let name = file_name(program.as_deref());
-    let dump = match texts.of(pid, program, stat, place).await {
+    let dump = match texts.of(pid, stat, place).await {
         Ok(text) => Dump::Text(text),
         Err(reason) => Dump::WhyNot(reason),
     };
     ProcessStacks {
         pid: pid.as_raw_nonzero().get().unsigned_abs(),
-        program: name,
+        program,
         state: stat.state,
         cpu_percent: 0,
         waits_in,
@@ -151,13 +150,13 @@ fn measured(process: ProcessStacks, before: Stat, elapsed: Duration) -> ProcessS
 
 impl Texts {
     /// The dump of one process, or why there is none.
-    async fn of(&mut self, pid: Pid, program: Option<PathBuf>, stat: Stat, place: Place) -> Result<String, String> {
+    async fn of(&mut self, pid: Pid, stat: Stat, place: Place) -> Result<String, String> {
         let file = self.file.clone().ok_or("the agent could not create the file for stacks")?;
         if self.until <= Instant::now() || self.left == 0 {
             return Err("there are too many processes to ask all of them".to_owned());
         }
         file.clear().map_err(|error| format!("the file for stacks cannot be used: {error}"))?;
-        ask(pid, program, stat, place)?;
+        ask(pid, stat, place)?;
         let limit = self.until.min(Instant::now() + DUMP_LIMIT);
         if !is_written(&file, limit).await {
             let state = proc::stat(number(pid)).map_or('X', |stat| stat.state);
@@ -172,13 +171,15 @@ impl Texts {
     }
 }
 
-/// Sends the signal to a process that handles it. Between the look at the process and the signal, its id cannot pass to
-/// another process: the descriptor belongs to this process, and only the agent itself reaps a main process.
-fn ask(pid: Pid, program: Option<PathBuf>, before: Stat, place: Place) -> Result<(), String> {
+/// Sends the signal to a process that handles it. The descriptor is opened before the look at the process, so both belong
+/// to the same process: only the agent itself reaps a main process, and another process has another time of its fork. The
+/// handler is read last, because a process that starts another program loses it.
+fn ask(pid: Pid, before: Stat, place: Place) -> Result<(), String> {
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
     let is_main = matches!(place, Place::Main);
-    let status = proc::text(number(pid), "status").unwrap_or_default();
+    let program = proc::program(pid);
     let state = proc::stat(number(pid)).filter(|now| now.started == before.started).map_or('X', |now| now.state);
+    let status = proc::text(number(pid), "status").unwrap_or_default();
     let candidate = Candidate { program, state, handling: Handling::in_status(&status), age: before.age(), place };
     if let Some(reason) = candidate.why_not() {
         return Err(reason);

@@ -112,7 +112,7 @@ fn processes(replicas: &[ReplicaStacks]) -> Option<String> {
         let of = |text: fn(&ProcessStacks) -> String| process.map(text).unwrap_or_default();
         table.add_row([
             stacks.replica.to_string(),
-            of(|process| format!("{} {}", process.program, process.pid)),
+            of(|process| format!("{} {}", process.program, process.pid).trim_start().to_owned()),
             of(|process| state(process.state).to_owned()),
             of(|process| format!("{} %", process.cpu_percent)),
             of(|process| process.waits_in.clone().unwrap_or_default()),
@@ -168,9 +168,10 @@ mod tests {
         let mut replicas: Vec<ReplicaStacks> =
             (0..5).map(|index| replica(index, vec![process(40 + index, with_feeder.clone())])).collect();
         replicas[3] = replica(3, vec![process(43, text(&open)), process(99, text(MAIN))]);
-        replicas[4] = replica(4, vec![process(44, Dump::WhyNot("sh is not Python".to_owned()))]);
+        let unknown = process(44, Dump::WhyNot("its program is not Python".to_owned()));
+        replicas[4] = replica(4, vec![ProcessStacks { program: String::new(), ..unknown }]);
         let expected = "\
-3 of 5 wait in all-reduce (train.py:88), worker-3 is in open() (data.py:31); no stack of worker-4: sh is not Python
+3 of 5 wait in all-reduce (train.py:88), worker-3 is in open() (data.py:31); no stack of worker-4: its program is not Python
 
 main threads:
   4 of 5                        train.py:120 in <module>: step()
@@ -190,7 +191,7 @@ worker-0  python3 40  sleeps  2 %  ep_poll
 worker-1  python3 41  sleeps  2 %  ep_poll
 worker-2  python3 42  sleeps  2 %  ep_poll
 worker-3  python3 43  sleeps  2 %  ep_poll
-worker-4  python3 44  sleeps  2 %  ep_poll   sh is not Python";
+worker-4  44          sleeps  2 %  ep_poll   its program is not Python";
         assert_eq!(stacks_text(&JobStacks::new(replicas)), expected);
     }
 
