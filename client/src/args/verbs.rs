@@ -51,6 +51,9 @@ pub(crate) struct ListArgs {
     /// Also jobs of the history: those that have ended and are no longer on record
     #[arg(long)]
     pub(crate) all: bool,
+    /// After the list, print the line of each job that changes, until Ctrl-C
+    #[arg(short, long, conflicts_with = "all")]
+    pub(crate) watch: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

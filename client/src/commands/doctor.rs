@@ -48,7 +48,7 @@ async fn docker(config: &Config) -> Result<(), String> {
 async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check> {
     let about = async {
         let masters = Masters::find("doctor", config, notes).await?;
-        masters.of_all(async |client| Ok(vec![client.about().await?])).await
+        Ok::<_, Error>(masters.of_all(async |client| Ok(vec![client.about().await?])).await?)
     };
     match about.await {
         Ok(about) => {

@@ -8,28 +8,75 @@ use protocol::view::{JobList, JobSummary};
 use super::which_master::Masters;
 use super::{now, past};
 use crate::address::config::Config;
-use crate::args::ListArgs;
+use crate::args::{Format, ListArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
+use crate::master::client::LONG_POLL;
+use crate::master::patience::observe;
 use crate::output::{Data, Notes, jobs_table};
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
 pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let now = now();
-    let mut jobs = if args.all {
-        past::all_jobs(config, notes).await?
-    } else {
-        let masters = Masters::find("list", config, notes).await?;
-        masters.of_all(async |client| Ok(client.list().await?.jobs)).await?
-    };
-    jobs.retain(|job| is_chosen(job, args, now));
-    let list = JobList { seq: 0, jobs };
-    data.show(args.format.output, &list, || jobs_table(&list.jobs, now))?;
+    if args.all {
+        let list = JobList { seq: 0, jobs: past::all_jobs(config, notes).await? };
+        show(&chosen(list, args, now), args, data)?;
+        return Ok(Exit::Done);
+    }
+    let masters = Masters::find("list", config, notes).await?;
+    let list = chosen(masters.list().await?, args, now);
+    if args.watch {
+        return watch(&masters, list, args, data, notes).await;
+    }
+    show(&list, args, data)?;
     Ok(Exit::Done)
 }
 
+fn show(list: &JobList, args: &ListArgs, data: &mut Data) -> Result<(), Error> {
+    data.show(args.format.output, list, || jobs_table(&list.jobs, now()))
+}
+
+/// Prints the list, and then each job that changes. As JSON, each job is one line.
+async fn watch(
+    masters: &Masters,
+    mut list: JobList,
+    args: &ListArgs,
+    data: &mut Data,
+    notes: &Notes,
+) -> Result<Exit, Error> {
+    let mut is_changed = vec![true; list.jobs.len()];
+    let mut wants_head = true;
+    loop {
+        match args.format.output {
+            Format::Json => {
+                let mut changed = list.jobs.iter().zip(is_changed).filter(|(_, is_changed)| *is_changed);
+                changed.try_for_each(|(job, _)| data.json_line(job))?;
+            }
+            Format::Text => {
+                let table = jobs_table(&list.jobs, now());
+                let lines = table.lines().zip([wants_head].into_iter().chain(is_changed));
+                data.text(
+                    &lines.filter(|(_, is_wanted)| *is_wanted).map(|(line, _)| line).collect::<Vec<_>>().join("\n"),
+                )?;
+            }
+        }
+        wants_head = false;
+        let answer = observe(notes, || masters.list_after(list.seq, LONG_POLL)).await?;
+        let next = chosen(answer, args, now());
+        is_changed = next.jobs.iter().map(|job| !list.jobs.contains(job)).collect();
+        list = next;
+    }
+}
+
+/// The jobs that the filters choose.
+fn chosen(mut list: JobList, args: &ListArgs, now: UnixMillis) -> JobList {
+    list.jobs.retain(|job| is_chosen(job, args, now));
+    list
+}
+
 /// Whether the filters choose this job.
-fn is_chosen(job: &JobSummary, ListArgs { text, state, since, all: _, format: _ }: &ListArgs, now: UnixMillis) -> bool {
+fn is_chosen(job: &JobSummary, args: &ListArgs, now: UnixMillis) -> bool {
+    let ListArgs { text, state, since, all: _, watch: _, format: _ } = args;
     let has_text = text.as_ref().is_none_or(|text| job.name.as_str().contains(text.as_str()));
     let has_state = state.is_empty() || state.contains(&job.state);
     let ended = job.times.ended.or(job.times.finished).filter(|_| job.state.is_finished());
@@ -43,7 +90,7 @@ mod tests {
     use protocol::view::{JobState, JobTimes, JobView};
 
     use super::*;
-    use crate::args::{Format, FormatArgs};
+    use crate::args::FormatArgs;
     use crate::output::narrate::tests::pending;
 
     #[test]
@@ -52,7 +99,14 @@ mod tests {
         let job = JobView { state: JobState::Failed, times: ended, ..pending(2) }.summary();
         let format = FormatArgs { output: Format::Text };
         let is_chosen = |text: Option<&str>, state: &[JobState], since: Option<u32>| {
-            let args = ListArgs { text: text.map(str::to_owned), state: state.to_vec(), since, all: false, format };
+            let args = ListArgs {
+                text: text.map(str::to_owned),
+                state: state.to_vec(),
+                since,
+                all: false,
+                watch: false,
+                format,
+            };
             is_chosen(&job, &args, UnixMillis(100_000))
         };
         assert!(is_chosen(None, &[], None));
@@ -61,7 +115,7 @@ mod tests {
         assert!(!is_chosen(None, &[JobState::Running], None));
         assert!(!is_chosen(None, &[], Some(39)), "the job ended 40 s ago");
         let running = pending(2).summary();
-        let recent = ListArgs { text: None, state: vec![], since: Some(1), all: false, format };
+        let recent = ListArgs { text: None, state: vec![], since: Some(1), all: false, watch: false, format };
         assert!(super::is_chosen(&running, &recent, UnixMillis(u64::MAX)), "the job has not ended");
     }
 }

@@ -98,7 +98,7 @@ pub(super) async fn all_jobs(config: &Config, notes: &Notes) -> Result<Vec<JobSu
         Err(_) => None,
     };
     let jobs = match &masters {
-        Some(masters) => masters.of_all(async |client| Ok(client.list().await?.jobs)).await?,
+        Some(masters) => masters.list().await?.jobs,
         None => vec![],
     };
     let PastJobs { jobs: past, skipped } = ended(masters.as_ref(), own.as_ref(), &jobs).await?;

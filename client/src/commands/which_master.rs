@@ -1,8 +1,11 @@
 //! Which master a verb asks: the master that the user names, else the local master that has the job.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use protocol::ids::JobName;
+use protocol::view::JobList;
+use tokio::time::sleep;
 
 use crate::address::config::{Config, LocalBecause, MasterChoice, Token};
 use crate::address::kube_place::KubePlace;
@@ -17,6 +20,9 @@ use crate::output::command_line::command;
 /// The hint for a command that cannot use the local master of a job.
 pub(super) const START_A_MASTER: &str =
     "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897";
+
+/// How often several masters are asked for their jobs.
+const LIST_PERIOD: Duration = Duration::from_secs(2);
 
 /// The masters that a verb asks.
 #[derive(Clone)]
@@ -46,7 +52,7 @@ impl Masters {
     pub(crate) fn of(&self, name: &JobName) -> Result<MasterClient, Error> {
         match self {
             Self::One(client) => Ok(client.clone()),
-            Self::Local(masters) => client_of(&of_job(masters, name)?),
+            Self::Local(masters) => Ok(client_of(&of_job(masters, name)?)?),
         }
     }
 
@@ -54,9 +60,9 @@ impl Masters {
     pub(crate) async fn of_all<T>(
         &self,
         ask: impl AsyncFn(&MasterClient) -> Result<Vec<T>, MasterError>,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<T>, MasterError> {
         let masters = match self {
-            Self::One(client) => return Ok(ask(client).await?),
+            Self::One(client) => return ask(client).await,
             Self::Local(masters) => masters,
         };
         let mut answers = Vec::new();
@@ -64,15 +70,35 @@ impl Masters {
             match ask(&client_of(master)?).await {
                 Ok(answer) => answers.extend(answer),
                 Err(MasterError::NotConnected { .. } | MasterError::Unreachable { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Ok(answers)
     }
+
+    /// All jobs on record.
+    pub(crate) async fn list(&self) -> Result<JobList, MasterError> {
+        match self {
+            Self::One(client) => client.list().await,
+            Self::Local(_) => {
+                Ok(JobList { seq: 0, jobs: self.of_all(async |client| Ok(client.list().await?.jobs)).await? })
+            }
+        }
+    }
+
+    /// All jobs on record, when one of them has changed since `seq`, or unchanged after `wait`. Several masters are asked
+    /// after [`LIST_PERIOD`].
+    pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
+        if let Self::One(client) = self {
+            return client.list_after(seq, wait).await;
+        }
+        sleep(LIST_PERIOD.min(wait)).await;
+        self.list().await
+    }
 }
 
-fn client_of(master: &Announced) -> Result<MasterClient, Error> {
-    Ok(MasterClient::new(master.url.clone(), Some(&master.token))?)
+fn client_of(master: &Announced) -> Result<MasterClient, MasterError> {
+    MasterClient::new(master.url.clone(), Some(&master.token))
 }
 
 /// The local master that has this job.

@@ -171,6 +171,11 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
     }
 
+    /// Returns all jobs when one of them has changed since `seq`, or unchanged after `wait`. Waits at most [`LONG_POLL`].
+    pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
+        self.json(self.long_poll(self.url.join(JOBS), seq, wait)).await
+    }
+
     /// This many newest reports of each script of a job.
     pub(crate) async fn progress(&self, name: &JobName, tail: usize) -> Result<JobSeries, MasterError> {
         self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", tail)])).await
@@ -208,10 +213,7 @@ impl MasterClient {
 
     /// Returns the job when it has changed since `seq`, or unchanged after `wait`. Waits at most [`LONG_POLL`].
     pub(crate) async fn view_after(&self, name: &JobName, seq: u64, wait: Duration) -> Result<JobView, MasterError> {
-        let wait = wait.min(LONG_POLL);
-        let query = [("after", seq), ("wait", wait.as_secs())];
-        let request = self.request(Method::GET, self.job(name, "")).query(&query).timeout(ANSWER_TIMEOUT + wait);
-        self.json(request).await
+        self.json(self.long_poll(self.job(name, ""), seq, wait)).await
     }
 
     /// Changes a job's number of workers or its code, suspends it or resumes it.
@@ -284,6 +286,12 @@ impl MasterClient {
 
     fn request(&self, method: Method, url: Url) -> RequestBuilder {
         self.http.request(method, url).timeout(ANSWER_TIMEOUT)
+    }
+
+    fn long_poll(&self, url: Url, seq: u64, wait: Duration) -> RequestBuilder {
+        let wait = wait.min(LONG_POLL);
+        let query = [("after", seq), ("wait", wait.as_secs())];
+        self.request(Method::GET, url).query(&query).timeout(ANSWER_TIMEOUT + wait)
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, MasterError> {

@@ -22,7 +22,21 @@ pub(crate) async fn persist<T, F>(notes: &Notes, request: impl Fn() -> F) -> Res
 where
     F: Future<Output = Result<T, MasterError>>,
 {
-    let mut patience = Patience::new();
+    with(Patience::new(), notes, request).await
+}
+
+/// As [`persist`], for a command that observes jobs.
+pub(crate) async fn observe<T, F>(notes: &Notes, request: impl Fn() -> F) -> Result<T, MasterError>
+where
+    F: Future<Output = Result<T, MasterError>>,
+{
+    with(Patience::of_observer(), notes, request).await
+}
+
+async fn with<T, F>(mut patience: Patience, notes: &Notes, request: impl Fn() -> F) -> Result<T, MasterError>
+where
+    F: Future<Output = Result<T, MasterError>>,
+{
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),

@@ -173,6 +173,12 @@ impl Data {
         self.text(&json)
     }
 
+    /// Prints a value as one line of JSON.
+    pub(crate) fn json_line<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
+        let json = serde_json::to_string(value).map_err(|error| unwritten(error.into()))?;
+        self.text(&json)
+    }
+
     /// Prints a value as JSON, or as this text.
     pub(crate) fn show<T: Serialize>(
         &mut self,

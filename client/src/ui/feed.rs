@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use protocol::ids::{JobName, UnixMillis};
 use protocol::output::LogLine;
-use protocol::view::JobSummary;
+use protocol::view::{JobList, JobSummary};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -20,7 +20,7 @@ use super::upstream::Upstream;
 use crate::ending::error::{Cause, Error};
 use crate::master::client::{LONG_POLL, MasterClient};
 
-/// How often the list of jobs is read.
+/// How often the list of jobs is read, and times on the page grow. A change is shown at once.
 const LIST_PERIOD: Duration = Duration::from_secs(2);
 /// How often the reports of scripts are read, and times on the page grow.
 const SERIES_PERIOD: Duration = Duration::from_secs(5);
@@ -217,25 +217,31 @@ impl Hub {
 
     async fn ask_for_jobs(self: Arc<Self>, feed: Arc<Feed>) {
         let mut content = Content::Nothing;
-        let mut present: Vec<JobSummary> = Vec::new();
+        let mut list = JobList { seq: 0, jobs: vec![] };
         let mut past = None;
         loop {
-            let answer = self.upstream.list().await;
-            let trouble = answer.as_ref().err().map(sentence);
-            if let Ok(jobs) = answer {
-                let is_there = |job: &JobSummary| jobs.iter().any(|other| other.uid == job.uid);
-                if !present.iter().all(is_there) {
+            let answer = match content {
+                Content::Nothing => self.upstream.list().await,
+                Content::Jobs { .. } | Content::Job(_) => self.upstream.list_after(list.seq, LIST_PERIOD).await,
+            };
+            let (trouble, pause) = match &answer {
+                Ok(_) => (None, PAUSE),
+                Err(error) => (Some(sentence(error)), LIST_PERIOD),
+            };
+            if let Ok(newest) = answer {
+                let is_there = |job: &JobSummary| newest.jobs.iter().any(|other| other.uid == job.uid);
+                if !list.jobs.iter().all(is_there) {
                     // A job that is no longer on record is now in the history.
                     past = None;
                 }
-                present = jobs;
                 if past.is_none() {
-                    past = self.upstream.ended(&present).await.ok();
+                    past = self.upstream.ended(&newest.jobs).await.ok();
                 }
-                content = Content::Jobs { present: present.clone(), past: past.clone().unwrap_or_default() };
+                list = newest;
+                content = Content::Jobs { present: list.jobs.clone(), past: past.clone().unwrap_or_default() };
             }
             feed.publish(Known { content: content.clone(), trouble, at: (self.now)() });
-            sleep(LIST_PERIOD).await;
+            sleep(pause).await;
         }
     }
 }

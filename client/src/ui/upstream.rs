@@ -1,12 +1,13 @@
 //! The masters that the page asks, and the history of the user.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use history::History;
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::view::{JobSummary, JobView};
+use protocol::view::{JobList, JobSummary, JobView};
 
 use crate::commands::past;
 use crate::commands::which_master::Masters;
@@ -32,9 +33,14 @@ impl Upstream {
         self.masters().of(name)
     }
 
+    /// All jobs on record, when one of them has changed since `seq`, or unchanged after `wait`.
+    pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, Error> {
+        Ok(self.masters().list_after(seq, wait).await?)
+    }
+
     /// All jobs on record.
-    pub(crate) async fn list(&self) -> Result<Vec<JobSummary>, Error> {
-        self.masters().of_all(async |client| Ok(client.list().await?.jobs)).await
+    pub(crate) async fn list(&self) -> Result<JobList, Error> {
+        Ok(self.masters().list().await?)
     }
 
     /// The jobs of the history that are not among `present`.
@@ -58,7 +64,7 @@ impl Upstream {
 
     /// The newest earlier run of the same source, on record or in the history. Without a known source there is none.
     pub(crate) async fn run_before(&self, view: &JobView) -> Result<Option<Before>, Error> {
-        let present = self.list().await?;
+        let present = self.list().await?.jobs;
         let past = self.ended(&present).await?;
         let Some(newest) = newest_before(view, present.iter().chain(&past)) else { return Ok(None) };
         let is_past = past.iter().any(|job| job.uid == newest.uid);

@@ -8,10 +8,12 @@ use protocol::ids::UnixMillis;
 use protocol::master::BackendKind;
 use protocol::view::{JobList, JobResult, JobView};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::live_master::{Jobs, LiveMaster, TOKEN};
 use crate::support::views::{failed, finished, line, pending, running, succeeded};
-use crate::support::{client, finish, folder_with_script, interrupt, run, serve_aside, until};
+use crate::support::{client, finish, folder_with_script, interrupt, printed, run, serve_aside, until};
 
 /// A master with this output of a running job, which succeeds or fails then.
 fn printing<const N: usize>(logs: [Logs; N], then: Option<JobView>) -> FakeMaster {
@@ -32,6 +34,27 @@ fn list_shows_a_line_for_each_job() {
     let ended = master.run(&["list", "--output", "json"]).expect_code(0);
     let expected = JobList { seq: 0, jobs: vec![succeeded("digits").summary(), failed("letters").summary()] };
     assert_eq!(serde_json::from_str::<JobList>(&ended.stdout).unwrap(), expected);
+}
+
+#[test]
+fn list_watches_the_jobs_that_the_filters_choose() {
+    let views = vec![running("digits"), failed("letters"), running("digits-2")];
+    for (format, first) in [("text", 3), ("json", 2)] {
+        let master = LiveMaster::start(Jobs { views: views.clone(), ..Jobs::default() });
+        let folder = folder_with_script();
+        let mut list = client(folder.path());
+        list.args(["list", "digits", "-w", "-o", format, "--master", &master.url]).env("MUSTER_TOKEN", TOKEN);
+        let mut list = list.spawn().unwrap();
+        let lines = printed(&mut list, first);
+        assert!(lines.contains("digits-2") && !lines.contains("letters"), "{lines}");
+        master.change(|jobs| jobs.views[1] = succeeded("letters"));
+        master.change(|jobs| jobs.views[2] = succeeded("digits-2"));
+        let line = printed(&mut list, 1);
+        let is_row = line.starts_with("digits-2") && line.contains("succeeded");
+        let is_json = serde_json::from_str(&line).is_ok_and(|job: Value| job["state"] == "succeeded");
+        assert!(if format == "json" { is_json } else { is_row }, "{line}");
+        assert_eq!(interrupt(list, Signal::INT).stdout, "");
+    }
 }
 
 #[test]

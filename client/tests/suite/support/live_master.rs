@@ -35,6 +35,8 @@ pub(crate) struct Jobs {
     pub(crate) series: Option<Value>,
     /// The history.
     pub(crate) past: Vec<PastJob>,
+    /// How often the jobs have changed.
+    pub(crate) changes: u64,
 }
 
 /// A request that the master has received.
@@ -79,6 +81,7 @@ impl LiveMaster {
     pub(crate) fn change(&self, change: impl FnOnce(&mut Jobs)) {
         self.shared.jobs.send_modify(|jobs| {
             change(jobs);
+            jobs.changes += 1;
             jobs.views.iter_mut().for_each(|view| view.seq += 1);
         });
     }
@@ -116,9 +119,14 @@ struct Wanted {
     replica: Option<String>,
 }
 
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
-    let jobs: Vec<JobSummary> = shared.jobs.borrow().views.iter().map(JobView::summary).collect();
-    axum::Json(json!({"jobs": jobs})).into_response()
+async fn list(State(shared): State<Arc<Shared>>, Query(wanted): Query<Wanted>) -> Response {
+    let mut jobs = shared.jobs.subscribe();
+    let seq = |jobs: &Jobs| 1 + jobs.changes;
+    let wait = Duration::from_secs(wanted.wait.unwrap_or(0));
+    let _ = tokio::time::timeout(wait, jobs.wait_for(|jobs| Some(seq(jobs)) != wanted.after)).await;
+    let (seq, views) = (seq(&jobs.borrow()), jobs.borrow().views.clone());
+    let jobs: Vec<JobSummary> = views.iter().map(JobView::summary).collect();
+    axum::Json(json!({"seq": seq, "jobs": jobs})).into_response()
 }
 
 /// Accepts a job.
