@@ -67,14 +67,14 @@ fn start_headline(StartFacts { generation, cause, workers, lost_steps, began, ..
     if parts.is_empty() { name } else { format!("{name}: {}", parts.join("; ")) }
 }
 
-/// What happened in a start, in the order of the steps.
+/// What happened in a start, in the order of the times. The last report of a script can arrive after the script has failed.
 fn events(start: &StartFacts) -> Vec<(UnixMillis, String)> {
     let StartFacts { began, complete, configured, started, first_step, last_step, stopped, dead, ending, .. } = start;
     let step = |at: &Option<StepAt>, what: &str| at.map(|StepAt { step, at }| (at, format!("{what} {step}")));
     let at = |at: &Option<UnixMillis>, what: &str| at.map(|at| (at, what.to_owned()));
     let last = last_step.filter(|last| Some(*last) != *first_step);
     let stopping = stopped.map(|at| (at, ending.as_ref().map_or_else(|| "stopping".to_owned(), ending_text)));
-    [
+    let events = [
         at(began, "gathering"),
         at(complete, "gang complete: every agent has answered"),
         at(configured, "every agent has its environment"),
@@ -83,10 +83,10 @@ fn events(start: &StartFacts) -> Vec<(UnixMillis, String)> {
         step(&last, "last reported step:"),
         stopping,
         at(dead, "every run has ended"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    let mut events: Vec<_> = events.into_iter().flatten().collect();
+    events.sort_by_key(|(at, _)| *at);
+    events
 }
 
 fn ending_text(ending: &StartEnding) -> String {
