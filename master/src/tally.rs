@@ -1,6 +1,11 @@
 //! Counts what happens to the jobs of this master.
 
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use protocol::spent::Spent;
 use protocol::view::JobResult;
 
 /// How often something has happened to a job under this master. A new master begins at 0, and does not count again what
@@ -17,6 +22,8 @@ pub struct Tally {
     pub(crate) failed: Counter,
     /// Restarts after a failure.
     pub(crate) restarted: Counter,
+    /// How the time of the jobs that have ended was spent, in seconds, by the name of each part.
+    pub(crate) seconds: Family<[(&'static str, &'static str); 1], Counter<f64, AtomicU64>>,
 }
 
 impl Tally {
@@ -26,6 +33,14 @@ impl Tally {
             JobResult::Succeeded => drop(self.successful.inc()),
             JobResult::Failed { .. } => drop(self.failed.inc()),
             JobResult::Cancelled => {}
+        }
+    }
+
+    /// Counts how the time of a job that has ended was spent.
+    pub(crate) fn spend(&self, spent: &Spent) {
+        for part in spent.parts() {
+            let time = Duration::from_millis(part.millis).as_secs_f64();
+            self.seconds.get_or_create(&[("spent", part.name)]).inc_by(time);
         }
     }
 }

@@ -27,6 +27,17 @@ pub struct Spent {
     pub halted_ms: u64,
 }
 
+/// A part of a job's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The name for programs.
+    pub name: &'static str,
+    /// What the job did, in plain words.
+    pub words: &'static str,
+    /// The time in milliseconds.
+    pub millis: u64,
+}
+
 /// The share of a job's time in which it made progress, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goodput {
@@ -39,7 +50,7 @@ pub enum Goodput {
 impl Spent {
     /// The whole time.
     pub fn whole_ms(&self) -> u64 {
-        self.parts().iter().map(|(_, millis)| millis).sum()
+        self.parts().iter().map(|part| part.millis).sum()
     }
 
     /// The share of the time in which the job made progress. `None` if no time has passed.
@@ -55,8 +66,8 @@ impl Spent {
         part_ms.saturating_mul(1000).checked_div(self.whole_ms())
     }
 
-    /// Each part in plain words, and its milliseconds, in the order in which to show them.
-    pub fn parts(&self) -> [(&'static str, u64); 9] {
+    /// Each part, in the order in which to show them.
+    pub fn parts(&self) -> [Part; 9] {
         let Self {
             kept_steps_ms,
             lost_steps_ms,
@@ -68,16 +79,17 @@ impl Spent {
             suspended_ms,
             halted_ms,
         } = *self;
+        let part = |name, words, millis| Part { name, words, millis };
         [
-            ("steps that are kept", kept_steps_ms),
-            ("steps that a later start repeated", lost_steps_ms),
-            ("scripts ran, and report no steps", running_ms),
-            ("from the launch to the first step", program_startup_ms),
-            ("from the last step to the stop", after_steps_ms),
-            ("gathering pods and agents", gathering_ms),
-            ("from a failure to the next launch", recovery_ms),
-            ("suspended", suspended_ms),
-            ("waiting for new code", halted_ms),
+            part("kept_steps", "steps that are kept", kept_steps_ms),
+            part("lost_steps", "steps that a later start repeated", lost_steps_ms),
+            part("running", "scripts ran, and report no steps", running_ms),
+            part("program_startup", "from the launch to the first step", program_startup_ms),
+            part("after_steps", "from the last step to the stop", after_steps_ms),
+            part("gathering", "gathering pods and agents", gathering_ms),
+            part("recovery", "from a failure to the next launch", recovery_ms),
+            part("suspended", "suspended", suspended_ms),
+            part("halted", "waiting for new code", halted_ms),
         ]
     }
 

@@ -3,7 +3,7 @@
 
 use protocol::failure::Failure;
 use protocol::ids::UnixMillis;
-use protocol::spent::{Goodput, Spent};
+use protocol::spent::{Goodput, Part, Spent};
 use protocol::starts::counted_workers;
 use protocol::timeline::{Folded, ReplicaFacts, StartEnding, StartFacts, StepAt, Timeline};
 
@@ -140,12 +140,12 @@ fn spent_text(spent: &Spent) -> Option<String> {
             format!("running share: {}; no script has reported steps with muster.py", percent(share))
         }
     };
-    let line = |(what, millis): (&str, u64)| {
+    let line = |Part { words, millis, .. }: Part| {
         let time = spelled(std::time::Duration::from_millis(millis));
         let share = spent.thousandths(millis).map(percent).unwrap_or_default();
-        format!("  {time:>10}  {share:>7}  {what}")
+        format!("  {time:>10}  {share:>7}  {words}")
     };
-    let parts = spent.parts().into_iter().filter(|(_, millis)| *millis > 0).map(line);
+    let parts = spent.parts().into_iter().filter(|part| part.millis > 0).map(line);
     Some(std::iter::once(goodput).chain(parts).collect::<Vec<_>>().join("\n"))
 }
 

@@ -22,6 +22,7 @@ impl Driver {
             return;
         }
         let (timeline, series) = (self.timeline.shown(&view, now), self.pods.series(&view, now).await);
+        self.ledger.count_time(&timeline.spent);
         let last_output = match &view.result {
             Some(JobResult::Failed { failure }) => match failure.replica() {
                 Some(replica) => self.pods.last_output(replica, LAST_OUTPUT_BYTES).await,

@@ -14,6 +14,7 @@ use job::phase::{Halt, JobEvent, JobPhase};
 use job::policy::{FORGIVE_AFTER, Policy};
 use protocol::failure::{FailedStart, Failure, Restarts};
 use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
+use protocol::spent::Spent;
 use tracing::{debug, info};
 
 use super::view_sender::ViewSender;
@@ -59,6 +60,11 @@ impl Ledger {
     /// The files of jobs that have ended.
     pub(super) fn history(&self) -> History {
         self.context.history.clone()
+    }
+
+    /// Counts how the time of the ended job was spent.
+    pub(super) fn count_time(&self, spent: &Spent) {
+        self.context.tally.spend(spent);
     }
 
     /// The present time, by the store's clock.

@@ -53,6 +53,8 @@ impl Metrics {
         let mut all = Registry::default();
         show_tally(&mut all, tally, namespace);
         let registry = all.sub_registry_with_prefix("muster");
+        let seconds = "How the time of the jobs that ended under this master was spent, in seconds";
+        registry.register("job_seconds", seconds, tally.seconds.clone());
         let refused = "Connections refused because every open connection had a request that was being answered";
         let evicted = "Connections without a complete request that were closed to make room for new ones";
         Arc::new(Self {

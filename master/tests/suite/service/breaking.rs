@@ -61,6 +61,14 @@ async fn metrics_count_what_happens_to_jobs_under_the_names_of_the_training_oper
     for (what, count) in [("created", 1), ("successful", 1), ("failed", 0), ("restarted", 0)] {
         assert_eq!(counted(what, count).await, None);
     }
+    let metrics = master.get("/metrics").await.body;
+    let spent = |what: &str| {
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("muster_job_seconds_total{{spent=\"{what}\"}} ")));
+        line.and_then(|number| number.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {what} in {metrics}"))
+    };
+    assert!(spent("running") + spent("gathering") > 0.0 && spent("suspended") == 0.0, "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
