@@ -1,9 +1,10 @@
 //! What the kernel shows of processes in `/proc` (proc_pid_stat(5), proc_pid_status(5)).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::param::page_size;
 use rustix::process::Pid;
 
 use crate::run::clock;
@@ -19,6 +20,7 @@ const SYSTEM_TIME: usize = 12;
 const USER_TIME_OF_ENDED_CHILDREN: usize = 13;
 const SYSTEM_TIME_OF_ENDED_CHILDREN: usize = 14;
 const START: usize = 19;
+const RESIDENT_PAGES: usize = 21;
 
 /// What `/proc/PID/stat` shows of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub(crate) struct Stat {
     pub(crate) cpu_of_ended: Duration,
     /// When the process was forked, as the time since the machine's start.
     pub(crate) started: Duration,
+    /// Resident memory. The kernel counts pages late: for each processor, some dozens may be missing.
+    pub(crate) resident_bytes: u64,
 }
 
 /// The numbers of a process; `None` if it has ended meanwhile.
@@ -54,6 +58,7 @@ fn parsed(stat: &[u8]) -> Option<Stat> {
         cpu: time(USER_TIME)? + time(SYSTEM_TIME)?,
         cpu_of_ended: time(USER_TIME_OF_ENDED_CHILDREN)? + time(SYSTEM_TIME_OF_ENDED_CHILDREN)?,
         started: time(START)?,
+        resident_bytes: u64::try_from(number(RESIDENT_PAGES)?).unwrap_or(0).saturating_mul(page_size() as u64),
     })
 }
 
@@ -64,19 +69,36 @@ pub(crate) fn all() -> Vec<(i32, Stat)> {
     numbers.filter_map(|pid| Some((pid, stat(pid)?))).collect()
 }
 
-/// These processes, and then all their descendants. Older processes come first.
-pub(crate) fn families(roots: &[i32], all: &[(i32, Stat)]) -> Vec<(i32, Stat)> {
-    let mut found: Vec<(i32, Stat)> = all.iter().filter(|(pid, _)| roots.contains(pid)).copied().collect();
+/// This process, and then all its descendants, the older ones first. Empty if the process has ended.
+pub(crate) fn family(root: i32) -> Vec<(i32, Stat)> {
+    let Some(stat) = stat(root) else { return Vec::new() };
+    // To read all processes of a machine takes long. A kernel without CONFIG_PROC_CHILDREN offers nothing else.
+    if Path::new("/proc/thread-self/children").exists() {
+        return with_descendants((root, stat), children);
+    }
+    let all = all();
+    with_descendants((root, stat), |parent| all.iter().filter(|(_, stat)| stat.parent == parent).copied().collect())
+}
+
+fn with_descendants(root: (i32, Stat), children: impl Fn(i32) -> Vec<(i32, Stat)>) -> Vec<(i32, Stat)> {
+    let mut found = vec![root];
     let mut next = 0;
     while let Some((parent, _)) = found.get(next).copied() {
-        let is_new = |pid: i32| found.iter().all(|(known, _)| *known != pid);
-        let children: Vec<_> =
-            all.iter().filter(|(pid, stat)| stat.parent == parent && is_new(*pid)).copied().collect();
-        found.extend(children);
+        found.extend(children(parent));
         next += 1;
     }
-    found.sort_by_key(|(pid, stat)| (!roots.contains(pid), stat.started, *pid));
+    found[1..].sort_by_key(|(pid, stat)| (stat.started, *pid));
     found
+}
+
+/// The processes that the threads of this process have forked.
+fn children(parent: i32) -> Vec<(i32, Stat)> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+    let lists = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let numbers = |list: String| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>();
+    // A number may belong to another process by now.
+    let is_child = |(_, stat): &(i32, Stat)| stat.parent == parent;
+    lists.flat_map(numbers).filter_map(|pid| Some((pid, stat(pid)?))).filter(is_child).collect()
 }
 
 impl Stat {
@@ -86,7 +108,7 @@ impl Stat {
     }
 }
 
-/// The value of a line of `/proc/PID/status`, such as `VmRSS`.
+/// The value of a line of `/proc/PID/status`, such as `SigCgt`.
 pub(crate) fn status_line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
@@ -103,6 +125,11 @@ pub(crate) fn program(pid: Pid) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Signal, kill_process};
+
     use super::*;
 
     #[test]
@@ -114,6 +141,7 @@ mod tests {
             cpu: Duration::from_secs(2),
             cpu_of_ended: Duration::from_millis(100),
             started: Duration::from_millis(123_450),
+            resident_bytes: 2 * page_size() as u64,
         };
         assert_eq!(parsed(line), Some(expected));
         assert_eq!(parsed(b"417 (a) S 1"), None);
@@ -125,13 +153,34 @@ mod tests {
         let of = |pid: i32, parent: i32| {
             let started = Duration::from_millis(u64::from(pid.unsigned_abs()));
             let none = Duration::ZERO;
-            (pid, Stat { state: 'S', parent, cpu: none, cpu_of_ended: none, started })
+            (pid, Stat { state: 'S', parent, cpu: none, cpu_of_ended: none, started, resident_bytes: 0 })
         };
-        let all = [of(30, 20), of(10, 1), of(20, 10), of(11, 1), of(21, 11), of(12, 1)];
-        let pids = |roots: &[i32]| families(roots, &all).iter().map(|(pid, _)| *pid).collect::<Vec<_>>();
-        assert_eq!(pids(&[10]), [10, 20, 30]);
-        assert_eq!(pids(&[10, 20, 11]), [10, 11, 20, 21, 30]);
-        assert_eq!(pids(&[5]), [] as [i32; 0]);
+        let all = [of(40, 10), of(30, 20), of(20, 10), of(11, 1), of(21, 11), of(12, 1)];
+        let children = |parent| all.iter().filter(|(_, stat)| stat.parent == parent).copied().collect();
+        let pids = |root| with_descendants(root, children).iter().map(|(pid, _)| *pid).collect::<Vec<_>>();
+        assert_eq!(pids(of(10, 1)), [10, 20, 30, 40]);
+        assert_eq!(pids(of(12, 1)), [12]);
+    }
+
+    #[test]
+    fn the_family_of_a_process_is_found_in_the_files_of_its_threads() {
+        let script = "sleep 60 & sh -c 'sleep 60 & echo ready; wait' & wait";
+        let mut shell = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let root = i32::try_from(shell.id()).unwrap();
+        let (found, all) = (family(root), all());
+        let scanned = with_descendants(found[0], |parent| {
+            all.iter().filter(|(_, stat)| stat.parent == parent).copied().collect()
+        });
+        found.iter().rev().filter_map(|(pid, _)| Pid::from_raw(*pid)).for_each(|pid| {
+            kill_process(pid, Signal::KILL).unwrap();
+        });
+        shell.wait().unwrap();
+        let pids = |family: &[(i32, Stat)]| family.iter().map(|(pid, _)| *pid).collect::<Vec<_>>();
+        assert_eq!((line.as_str(), found.len(), found[0].0), ("ready\n", 4, root));
+        assert_eq!(pids(&found), pids(&scanned));
+        assert_eq!(family(root), []);
     }
 
     #[test]

@@ -157,7 +157,7 @@ pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result 
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    // Reads files of all processes of the machine, so other requests need not wait for it.
+    // Reads some files of each process of the run, so other requests need not wait for it.
     let usage = match status.pid {
         Some(pid) => spawn_blocking(move || usage_of(pid)).await.ok().flatten(),
         None => None,

@@ -18,7 +18,7 @@ use tracing::debug;
 
 use self::candidate::{Candidate, Handling, Place, file_name};
 pub(crate) use self::file::StacksFile;
-use crate::proc::{self, Stat, families};
+use crate::proc::{self, Stat, family};
 use crate::reaper::is_child;
 
 /// Maximum number of processes in an answer.
@@ -79,7 +79,7 @@ impl StacksOfRun {
         if !is_child(main) {
             return Stacks { processes: vec![] };
         }
-        let mut family = families(&[number(main)], &proc::all());
+        let mut family = family(number(main));
         family.truncate(PROCESSES_MAX);
         let mut texts =
             Texts { file: self.file.borrow().clone(), left: TEXT_BYTES / 4 * 3, until: began + DUMPS_LIMIT };
