@@ -26,7 +26,7 @@ fn job(uid: &str, ended: u64, output: usize) -> PastJob {
     PastJob {
         view: serde_json::from_value(view).unwrap(),
         timeline: serde_json::from_value(timeline).unwrap(),
-        series: JobSeries { replicas: vec![], usage: vec![] },
+        series: JobSeries { replicas: vec![], until: None, usage: vec![] },
         last_output: "x".repeat(output),
     }
 }

@@ -1,4 +1,5 @@
-//! What a script reports with the helper `muster.py`, and the series of these reports that a master keeps.
+//! What a script reports with the helper `muster.py`, and the series that a master keeps: these reports, and what the runs
+//! use, over time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -146,31 +147,44 @@ pub fn is_value_name(name: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSeries {
-    /// The replicas whose scripts have reported, ordered by role and index.
+    /// The replicas that have points, ordered by role and index.
     pub replicas: Vec<ReplicaSeries>,
+    /// When the master added the newest of all its points, by the master's clock. To get only the points that it adds
+    /// later, pass this time as `after`. Absent if the master has no points.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<UnixMillis>,
     /// What the replicas use, ordered by role and index. Only replicas whose run this master has seen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<ReplicaUsage>,
 }
 
-/// The reports of one replica.
+/// The points of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaSeries {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// The replica's reports, oldest first. Of a job that runs long, only every n-th report and the newest are kept.
+    /// The replica's points, oldest first. Of a job that runs long, only every n-th point and the newest are kept.
     pub points: Vec<SeriesPoint>,
 }
 
-/// A report, and when the master received it.
+/// What a run had reported and used at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeriesPoint {
-    /// When the master received the report, by the master's clock.
+    /// When the master received the numbers, by the master's clock. Numbers that the master has read from the output have
+    /// the time at which their line was printed.
     pub at: UnixMillis,
-    /// The start to which the report belongs.
+    /// The start to which the run belongs.
     pub generation: Generation,
-    /// The report.
-    pub progress: Progress,
+    /// The newest report of the script. Absent if the script has reported nothing in this start.
+    // In a box, so that the many points of scripts that report nothing stay small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Box<Progress>>,
+    /// Processor time since the numbers before, in percent of one core. Absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u32>,
+    /// Resident memory in bytes. Memory that several processes share counts for each of them. Absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_bytes: Option<u64>,
 }

@@ -268,6 +268,11 @@ impl JobView {
         if self.workers.is_some() { self.roster.len() } else { self.spec.replica_num() as usize }
     }
 
+    /// The first replica that trains.
+    pub fn first_training(&self) -> Option<ReplicaId> {
+        self.replicas.iter().map(|replica| replica.replica).find(|replica| replica.role.trains())
+    }
+
     /// The line of this job in a list of all jobs.
     pub fn summary(&self) -> JobSummary {
         let mut result = self.result.clone();

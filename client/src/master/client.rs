@@ -176,12 +176,12 @@ impl MasterClient {
         self.json(self.long_poll(self.url.join(JOBS), seq, wait)).await
     }
 
-    /// This many newest reports of each script of a job.
+    /// The series of a job, with this many newest reports of each script.
     pub(crate) async fn progress(&self, name: &JobName, tail: usize) -> Result<JobSeries, MasterError> {
         self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", tail)])).await
     }
 
-    /// The reports of a job's scripts that the master received later than `after`, in milliseconds since the Unix epoch.
+    /// The points of a job's series that the master has added later than `after`, in milliseconds since the Unix epoch.
     pub(crate) async fn series_after(&self, name: &JobName, after: Option<u64>) -> Result<JobSeries, MasterError> {
         self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("after", after)])).await
     }

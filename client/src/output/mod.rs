@@ -11,6 +11,7 @@ pub(crate) mod narrate;
 mod notes;
 mod pace;
 mod progress;
+mod reports;
 mod size;
 mod stacks;
 mod table;
@@ -36,6 +37,7 @@ pub(crate) use duration::spelled;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use pace::ratio;
+pub(crate) use reports::{Done, Report, newest_report};
 pub(crate) use size::size;
 pub(crate) use stacks::stacks_text;
 pub(crate) use table::{

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
+use protocol::progress::{JobSeries, SeriesPoint};
 
+use super::reports::{Done, Report, newest_report};
 use super::spelled;
 
 /// A replica is slow if it needs at least this many times the median for a sample.
@@ -22,20 +23,20 @@ pub(super) struct Pace {
 
 /// The pace of each replica that measures its computation in this start, since the batch sizes last changed.
 pub(super) fn paces(series: &JobSeries, start: Option<Generation>) -> BTreeMap<ReplicaId, Pace> {
-    let pace = |point: &SeriesPoint| {
-        let progress = &point.progress;
-        let is_measured = Some(point.generation) == start && progress.steps > 0 && progress.compute_us > 0;
-        let compute_ms = ratio(progress.compute_us, progress.steps) / 1000.0;
-        is_measured.then_some(Pace { batch: progress.batch, compute_ms })
+    let pace = |report: Report<'_>| {
+        let Done { steps, compute_us, .. } = Done::until(report);
+        let is_measured = Some(report.generation) == start && steps > 0 && compute_us > 0;
+        let compute_ms = ratio(compute_us, steps) / 1000.0;
+        is_measured.then_some(Pace { batch: report.progress.batch, compute_ms })
     };
-    let newest = series.replicas.iter().filter_map(|of| Some((of.replica, pace(of.points.last()?)?)));
+    let newest = series.replicas.iter().filter_map(|of| Some((of.replica, pace(newest_report(&of.points)?)?)));
     newest.collect()
 }
 
 /// For this start, a sentence such as `worker-2 needs 1.8 times the median for a sample, for 4 m 10 s`, if one replica is slow.
 pub(super) fn straggler(series: &JobSeries, start: Option<Generation>, now: UnixMillis) -> Option<String> {
-    let is_present = |of: &&ReplicaSeries| of.points.last().is_some_and(|point| Some(point.generation) == start);
-    let present = series.replicas.iter().filter(is_present);
+    let is_present = |points: &[SeriesPoint]| newest_report(points).is_some_and(|it| Some(it.generation) == start);
+    let present = series.replicas.iter().filter(|of| is_present(&of.points));
     let all: Vec<(ReplicaId, Vec<Interval>)> = present.map(|of| (of.replica, intervals(&of.points))).collect();
     let (slowest, times) = slowest(&all, 0)?;
     let since = (0..).map_while(|nth| slowest_is(&all, nth, slowest)).last()?;
@@ -52,16 +53,14 @@ struct Interval {
 
 /// The intervals of the newest start and the newest batch sizes, newest first.
 fn intervals(points: &[SeriesPoint]) -> Vec<Interval> {
-    // A metric adds points between two reports, with the totals of the first.
-    let mut reports: Vec<&SeriesPoint> = points.iter().collect();
-    reports.dedup_by_key(|point| (point.generation, point.progress.split, point.progress.samples));
-    let interval = |pair: &[&SeriesPoint]| {
+    // A script that makes no step, and a metric, add points with the totals of the report before.
+    let mut reports: Vec<Report<'_>> = points.iter().filter_map(Report::of).collect();
+    reports.dedup_by_key(|report| (report.generation, report.progress.split, report.progress.samples));
+    let interval = |pair: &[Report<'_>]| {
         let (older, newer) = (pair[0], pair[1]);
-        let is_alike = (older.generation, older.progress.split) == (newer.generation, newer.progress.split);
-        let samples = newer.progress.samples.checked_sub(older.progress.samples).filter(|samples| *samples > 0)?;
-        let compute =
-            newer.progress.compute_us.checked_sub(older.progress.compute_us).filter(|compute| *compute > 0)?;
-        is_alike.then(|| Interval { since: older.at, per_sample: ratio(compute, samples) })
+        let Done { samples, compute_us, .. } = Done::between(older, newer)?;
+        let per_sample = ratio(compute_us, samples);
+        (samples > 0 && compute_us > 0).then_some(Interval { since: older.at, per_sample })
     };
     reports.windows(2).rev().map_while(interval).collect()
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::batches;
 use super::pace::{Pace, paces, ratio, straggler};
+use super::reports::{furthest, newest_reports};
 use crate::cluster::rfc3339;
 use crate::output::command_line::command;
 use crate::output::narrate::{between, composition, queued_behind, workers_now};
@@ -135,13 +136,11 @@ fn restarts(view: &JobView) -> String {
     }
 }
 
-/// The newest step, such as `step 310, loss 0.0177, 12.3 ms per step`. If several replicas have reported this step, the
-/// values are from the first of these replicas.
+/// The newest step, such as `step 310, loss 0.0177, 12.3 ms per step`.
 fn progress(series: &JobSeries) -> Option<String> {
-    let points = series.replicas.iter().filter_map(|replica| replica.points.last()).rev();
-    let point = points.max_by_key(|point| (point.generation, point.progress.step))?;
-    let Progress { step, values, .. } = &point.progress;
-    let per_step = time_per_step(&point.progress).map(|time| format!("{time} per step"));
+    let progress = furthest(&newest_reports(series))?.progress;
+    let Progress { step, values, .. } = progress;
+    let per_step = time_per_step(progress).map(|time| format!("{time} per step"));
     let values = values.iter().map(|(name, number)| format!("{name} {}", shortened(number)));
     let parts: Vec<String> =
         step.map(|step| format!("step {step}")).into_iter().chain(values).chain(per_step).collect();

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use protocol::ids::UnixMillis;
-use protocol::progress::{JobSeries, Progress, SeriesPoint};
+use protocol::progress::{JobSeries, Progress};
 use protocol::usage::ReplicaUsage;
 use protocol::view::{JobSummary, JobView};
 
+use super::reports::{Report, furthest, newest_report, newest_reports};
 use super::table::{per_step, plain_table, shown};
 use super::{size, spelled};
 
@@ -15,12 +16,14 @@ pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMil
     let header = ["NAME", "STATE", "REPLICAS", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "AGE"];
     let mut table = plain_table(&header);
     for (job, series) in jobs.iter().filter(|(job, _)| !job.state.is_finished()) {
-        let (points, usage) = series.as_ref().map(newest).unwrap_or_default();
-        let first = points.iter().max_by_key(|point| (point.generation, point.progress.step));
-        let batch = points.iter().map(|point| u64::from(point.progress.batch)).sum::<u64>();
+        let reports = series.as_ref().map(newest_reports).unwrap_or_default();
+        let usage: Vec<&ReplicaUsage> = series.iter().flat_map(|series| &series.usage).collect();
+        let first = furthest(&reports);
+        let reports: Vec<Report<'_>> = reports.into_iter().map(|(_, report)| report).collect();
+        let batch = reports.iter().map(|report| u64::from(report.progress.batch)).sum::<u64>();
         let name = [job.name.to_string(), job.state.to_string(), job.replica_num.to_string()];
-        let progress = first.map(|point| steps(&point.progress)).unwrap_or_default();
-        let age = age(&points, &usage, now);
+        let progress = first.map(|report| steps(report.progress)).unwrap_or_default();
+        let age = age(&reports, &usage, now);
         table.add_row(name.into_iter().chain(progress).chain([number(batch)]).chain(used(&usage)).chain([age]));
     }
     if table.is_empty() { "no job runs".to_owned() } else { shown(&table) }
@@ -31,26 +34,18 @@ pub(crate) fn top_of_replicas(view: &JobView, series: &JobSeries, now: UnixMilli
     let mut table = plain_table(&["REPLICA", "STATE", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "AGE"]);
     for replica in view.replicas.iter() {
         let id = replica.replica;
-        let points = series.replicas.iter().find(|series| series.replica == id).map(|series| &series.points);
+        let of = series.replicas.iter().find(|series| series.replica == id);
+        let report = of.and_then(|series| newest_report(&series.points));
         // The numbers of an earlier start are not those of this run.
-        let point = points.and_then(|points| points.last()).filter(|point| Some(point.generation) == view.generation);
+        let report = report.filter(|report| Some(report.generation) == view.generation);
         let usage: Vec<&ReplicaUsage> = series.usage.iter().filter(|usage| usage.replica == id).collect();
-        let progress = point.map(|point| steps(&point.progress)).unwrap_or_default();
-        let batch = point.map(|point| number(point.progress.batch.into())).unwrap_or_default();
-        let age = age(point.as_slice(), &usage, now);
+        let progress = report.map(|report| steps(report.progress)).unwrap_or_default();
+        let batch = report.map(|report| number(report.progress.batch.into())).unwrap_or_default();
+        let age = age(report.as_slice(), &usage, now);
         let name = [id.to_string(), replica.state.as_str().to_owned()];
         table.add_row(name.into_iter().chain(progress).chain([batch]).chain(used(&usage)).chain([age]));
     }
     format!("{} is {}\n\n{}", view.name, view.state, shown(&table))
-}
-
-/// The newest point of each replica in the newest start, and what the replicas use.
-fn newest(series: &JobSeries) -> (Vec<&SeriesPoint>, Vec<&ReplicaUsage>) {
-    let points: Vec<&SeriesPoint> = series.replicas.iter().filter_map(|replica| replica.points.last()).collect();
-    let of_usage = series.usage.iter().map(|usage| usage.generation);
-    let newest = points.iter().map(|point| point.generation).chain(of_usage).max();
-    let points = points.into_iter().filter(|point| Some(point.generation) == newest).collect();
-    (points, series.usage.iter().collect())
 }
 
 /// The step, and the milliseconds of a step.
@@ -71,9 +66,9 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
 }
 
 /// The age of the oldest of these numbers. The master asks for usage and progress together, and notes only new progress.
-fn age(points: &[&SeriesPoint], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
+fn age(reports: &[Report<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
     let of_usage = usage.iter().map(|usage| usage.at).min();
-    let oldest = of_usage.or_else(|| points.iter().map(|point| point.at).min());
+    let oldest = of_usage.or_else(|| reports.iter().map(|report| report.at).min());
     oldest.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default()
 }
 

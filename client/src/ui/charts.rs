@@ -1,4 +1,5 @@
-//! Charts of a job's reports: the numbers that scripts log, the time of a step, and the batch sizes. Pure.
+//! Charts of a job's series: the numbers that scripts log, the time of a step, the batch sizes, and what the runs use.
+//! Pure.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use protocol::ids::ReplicaId;
 use protocol::progress::SeriesPoint;
 
 use super::series::Series;
-use crate::output::{ratio, shortened, spelled};
+use crate::output::{Done, Report, ratio, shortened, spelled};
 
 /// Maximum points of a line. Neighbours are averaged above this number.
 const POINTS_MAX: usize = 300;
@@ -18,7 +19,7 @@ const ROWS_MAX: usize = 20;
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 120.0;
 
-/// A point: seconds since the first report, and the value.
+/// A point: seconds since the first point of all, and the value.
 type Point = (f64, f64);
 
 /// A line of a chart before it is drawn.
@@ -34,7 +35,7 @@ pub(super) struct Chart {
     /// The largest and the smallest value, as text.
     pub(super) top: String,
     pub(super) bottom: String,
-    /// The time from the first to the last report, as text.
+    /// The time from the first to the last point, as text.
     pub(super) length: String,
     pub(super) lines: Vec<Line>,
     /// The table behind the chart: the time, and a value for each line.
@@ -52,30 +53,47 @@ pub(super) struct Line {
     pub(super) parts: Vec<String>,
 }
 
-/// All charts for which there are reports.
+/// All charts for which there are points.
 pub(super) fn charts(series: &Series) -> Vec<Chart> {
     let begin = series.replicas().filter_map(|(_, points)| points.first()).map(|point| point.at.0).min().unwrap_or(0);
     let mut charts = values(series, begin);
     charts.extend(chart("Time per step, in ms".to_owned(), &per_replica(series, begin, step_times)));
-    let batches = per_replica(series, begin, |points| {
-        points.iter().map(|point| (point.progress.batch > 0).then(|| f64::from(point.progress.batch))).collect()
-    });
-    charts.extend(chart("Batch size, in samples".to_owned(), &batches).filter(|chart| chart.top != chart.bottom));
+    let of_each = |number: fn(&SeriesPoint) -> Option<f64>| {
+        per_replica(series, begin, |points| points.iter().map(number).collect())
+    };
+    let batches = chart("Batch size, in samples".to_owned(), &of_each(batch));
+    charts.extend(batches.filter(|chart| chart.top != chart.bottom));
+    charts.extend(chart("Processor time, in percent of a core".to_owned(), &of_each(cpu_percent)));
+    charts.extend(chart("Memory, in MiB".to_owned(), &of_each(mebibytes)));
     charts
+}
+
+fn batch(point: &SeriesPoint) -> Option<f64> {
+    point.progress.as_ref().filter(|progress| progress.batch > 0).map(|progress| f64::from(progress.batch))
+}
+
+fn cpu_percent(point: &SeriesPoint) -> Option<f64> {
+    point.cpu_percent.map(f64::from)
+}
+
+fn mebibytes(point: &SeriesPoint) -> Option<f64> {
+    point.rss_bytes.map(|bytes| ratio(bytes, 1 << 20))
+}
+
+/// The numbers that a script had logged, by name.
+fn logged(point: &SeriesPoint) -> impl Iterator<Item = (&str, f64)> {
+    point.progress.iter().flat_map(|progress| progress.values.iter())
 }
 
 /// A chart for each number that the first reporting replica logs. The loss comes first.
 fn values(series: &Series, begin: u64) -> Vec<Chart> {
-    let with_values =
-        |(_, points): &(ReplicaId, &[SeriesPoint])| points.iter().any(|it| !it.progress.values.is_empty());
+    let with_values = |(_, points): &(ReplicaId, &[SeriesPoint])| points.iter().flat_map(logged).next().is_some();
     let Some((replica, points)) = series.replicas().find(with_values) else { return vec![] };
-    let mut names: Vec<&str> =
-        points.iter().flat_map(|point| point.progress.values.iter().map(|(name, _)| name)).collect();
+    let mut names: Vec<&str> = points.iter().flat_map(logged).map(|(name, _)| name).collect();
     names.sort_unstable_by_key(|name| (!name.contains("loss"), *name));
     names.dedup();
     let of = |name: &str| {
-        let number =
-            |point: &SeriesPoint| point.progress.values.iter().find(|(it, _)| *it == name).map(|(_, number)| number);
+        let number = |point: &SeriesPoint| logged(point).find(|(it, _)| *it == name).map(|(_, number)| number);
         let starts = by_start(points, begin, points.iter().map(number));
         chart(format!("{name} of {replica}"), &[Curve { label: name.to_owned(), starts }])
     };
@@ -94,18 +112,14 @@ fn per_replica(series: &Series, begin: u64, numbers: impl Fn(&[SeriesPoint]) -> 
 
 /// The milliseconds of a step between each report and the report before it.
 fn step_times(points: &[SeriesPoint]) -> Vec<Option<f64>> {
-    let time = |index: usize| {
-        let now = &points[index];
-        let before = index.checked_sub(1).map(|before| &points[before]).filter(|before| {
-            before.generation == now.generation
-                && before.progress.split == now.progress.split
-                && before.progress.steps <= now.progress.steps
-        });
-        let (steps, wall) = before.map_or((0, 0), |before| (before.progress.steps, before.progress.wall_us));
-        let (steps, wall) = (now.progress.steps - steps, now.progress.wall_us.saturating_sub(wall));
-        (steps > 0).then(|| ratio(wall, steps) / 1000.0)
+    let mut before = None;
+    let time = |point| {
+        let report = Report::of(point)?;
+        let since = before.replace(report).and_then(|before| Done::between(before, report));
+        let Done { steps, wall_us, .. } = since.unwrap_or_else(|| Done::until(report));
+        (steps > 0).then(|| ratio(wall_us, steps) / 1000.0)
     };
-    (0..points.len()).map(time).collect()
+    points.iter().map(time).collect()
 }
 
 /// The known numbers with their times, in a list for each start.

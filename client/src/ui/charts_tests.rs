@@ -76,7 +76,40 @@ fn many_replicas_are_drawn_as_a_range() {
 }
 
 #[test]
-fn a_job_without_reports_has_no_charts() {
+fn processor_time_and_memory_are_drawn_for_each_replica_also_without_reports() {
+    let used = |at: u64, cpu: Option<u32>, mebibytes: u64| json!({"at": at, "generation": "1.1", "cpu_percent": cpu, "rss_bytes": mebibytes << 20});
+    let of = |scale: u64| {
+        let cpu = u32::try_from(100 * scale).unwrap();
+        vec![used(0, None, scale), used(1000, Some(cpu), 2 * scale), used(2000, Some(cpu + 50), 4 * scale)]
+    };
+    let names: Vec<String> = (0..9).map(|index| format!("worker-{index}")).collect();
+    let all: Vec<_> = names.iter().zip(1..).map(|(name, scale)| (name.as_str(), of(scale))).collect();
+    let shown = |replicas: &[(&str, Vec<Value>)]| {
+        let charts = charts(&series(replicas));
+        assert_eq!(titles(&charts), ["Processor time, in percent of a core", "Memory, in MiB"]);
+        let newest = |chart: &Chart| {
+            chart.lines.iter().map(|line| format!("{} {}", line.label, line.newest)).collect::<Vec<_>>().join(", ")
+        };
+        (newest(&charts[0]), newest(&charts[1]))
+    };
+    assert_eq!(shown(&all[..2]), ("worker-0 150, worker-1 250".to_owned(), "worker-0 4, worker-1 8".to_owned()));
+    let (cpu, memory) = shown(&all);
+    assert_eq!(cpu, "largest 950, median 550, smallest 150");
+    assert_eq!(memory, "largest 36, median 20, smallest 4");
+}
+
+#[test]
+fn a_point_without_a_report_does_not_interrupt_the_time_of_a_step() {
+    let stepped = |at, steps: u64| point(at, "1.1", &json!({"step": steps, "steps": steps, "wall_us": steps * 10_000}));
+    let used = json!({"at": 1_000, "generation": "1.1", "rss_bytes": 1});
+    let points = vec![stepped(0, 10), used, stepped(2_000, 30)];
+    let charts = charts(&series(&[("worker-0", points)]));
+    assert_eq!(titles(&charts), ["Time per step, in ms"]);
+    assert_eq!(charts[0].lines[0].parts, ["0.0,60.0 600.0,60.0"]);
+}
+
+#[test]
+fn a_job_without_points_has_no_charts() {
     assert!(charts(&series(&[])).is_empty());
     assert!(charts(&series(&[("worker-0", vec![point(1, "1.1", &json!({}))])])).is_empty());
 }

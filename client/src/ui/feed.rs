@@ -324,7 +324,7 @@ impl AskingForJob {
         let job = self.job.insert(JobShown { view, series, timeline, before, is_past: false, takes_jobs });
         if !is_same || self.next_series <= Instant::now() {
             // Without the reports, the rest of the page is still useful.
-            let newest = client.series_after(&self.name, job.series.newest_at()).await;
+            let newest = client.series_after(&self.name, job.series.after()).await;
             newest.into_iter().for_each(|answer| job.series.add(answer));
             self.next_series = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
         }

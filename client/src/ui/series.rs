@@ -1,61 +1,77 @@
-//! The reports of a job's scripts, collected from several answers of the master.
+//! The series of a job, collected from several answers of the master.
 
 use std::collections::BTreeMap;
 
-use protocol::ids::ReplicaId;
+use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint};
 
-/// Maximum number of points of a replica. Above it, every second point is dropped.
-const POINTS_MAX: usize = 512;
+use crate::output::newest_report;
 
-/// Maximum number of points of all replicas, if no replica has more than [`POINTS_MIN`].
-const ALL_POINTS_MAX: usize = 8192;
-const POINTS_MIN: usize = 16;
-/// Number of points for sentences about the present.
+/// Points after which a series is always small enough.
+const POINTS_MIN: usize = 256;
+/// Number of reports of a replica for sentences about the present.
 const TAIL: usize = 64;
 
-/// The reports of each replica, oldest first.
+/// The points of each replica, oldest first.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Series(BTreeMap<ReplicaId, Vec<SeriesPoint>>);
+pub(super) struct Series {
+    replicas: BTreeMap<ReplicaId, Vec<SeriesPoint>>,
+    /// When the master added the newest point.
+    until: Option<UnixMillis>,
+    /// The number of points in the newest answer with all points of the master.
+    whole: usize,
+}
 
 impl Series {
-    /// Adds an answer with later points.
+    /// The time after which to ask for points. `None` for all points: if there are none yet, or if most points are later
+    /// than the newest answer with all points. The master thins the points of a long job evenly.
+    pub(super) fn after(&self) -> Option<u64> {
+        let is_small = self.len() <= 2 * self.whole.max(POINTS_MIN);
+        self.until.filter(|_| is_small).map(|until| until.0)
+    }
+
+    /// Adds the answer to a request for the points after [`Self::after`].
     pub(super) fn add(&mut self, answer: JobSeries) {
-        let replicas = self.0.len().max(answer.replicas.len()).max(1);
-        let most = (ALL_POINTS_MAX / replicas).clamp(POINTS_MIN, POINTS_MAX);
+        let is_whole = self.after().is_none();
+        if is_whole {
+            self.replicas.clear();
+        }
         for ReplicaSeries { replica, points } in answer.replicas {
-            let kept = self.0.entry(replica).or_default();
+            let kept = self.replicas.entry(replica).or_default();
             kept.extend(points);
-            while kept.len() > most {
-                let last = kept.len() - 1;
-                let mut place = 0..;
-                kept.retain(|_| place.next().is_some_and(|place: usize| place.is_multiple_of(2) || place == last));
-            }
+            // The master adds numbers of the output later than their lines were printed.
+            kept.sort_by_key(|point| (point.generation, point.at));
+        }
+        self.until = answer.until.or(self.until);
+        if is_whole {
+            self.whole = self.len();
         }
     }
 
-    /// When the master received the newest point.
-    pub(super) fn newest_at(&self) -> Option<u64> {
-        self.0.values().filter_map(|points| points.last()).map(|point| point.at.0).max()
+    fn len(&self) -> usize {
+        self.replicas.values().map(Vec::len).sum()
     }
 
     /// The newest report of a replica.
     pub(super) fn newest(&self, replica: ReplicaId) -> Option<&Progress> {
-        Some(&self.0.get(&replica)?.last()?.progress)
+        newest_report(self.replicas.get(&replica)?).map(|report| report.progress)
     }
 
     /// The replicas with their points.
     pub(super) fn replicas(&self) -> impl DoubleEndedIterator<Item = (ReplicaId, &[SeriesPoint])> {
-        self.0.iter().map(|(replica, points)| (*replica, points.as_slice()))
+        self.replicas.iter().map(|(replica, points)| (*replica, points.as_slice()))
     }
 
-    /// The newest points of each replica, at most [`TAIL`].
+    /// The newest points with a report of each replica, at most [`TAIL`], and its newest point.
     pub(super) fn tail(&self) -> JobSeries {
         let newest = |(replica, points): (_, &[SeriesPoint])| {
-            let points = points[points.len().saturating_sub(TAIL)..].to_vec();
+            let last = points.iter().next_back().filter(|last| last.progress.is_none());
+            let reports = points.iter().rev().filter(|point| point.progress.is_some()).take(TAIL);
+            let mut points: Vec<SeriesPoint> = last.into_iter().chain(reports).cloned().collect();
+            points.reverse();
             ReplicaSeries { replica, points }
         };
-        JobSeries { replicas: self.replicas().map(newest).collect(), usage: vec![] }
+        JobSeries { replicas: self.replicas().map(newest).collect(), until: self.until, usage: vec![] }
     }
 }
 
@@ -65,21 +81,58 @@ mod tests {
 
     use super::*;
 
-    fn answer(steps: std::ops::Range<u64>) -> JobSeries {
-        let points = steps.map(|step| json!({"at": step, "generation": "1.1", "progress": {"step": step}}));
-        let points = points.collect::<Vec<_>>();
-        serde_json::from_value(json!({"replicas": [{"replica": "worker-0", "points": points}]})).unwrap()
+    fn answer(times: impl IntoIterator<Item = u64>) -> JobSeries {
+        let points: Vec<_> = times
+            .into_iter()
+            .map(|at| json!({"at": at, "generation": "1.1", "progress": {"step": at}, "rss_bytes": 1}))
+            .collect();
+        let until = points.last().map(|last| last["at"].clone());
+        serde_json::from_value(json!({"replicas": [{"replica": "worker-0", "points": points}], "until": until}))
+            .unwrap()
+    }
+
+    fn times(series: &Series) -> Vec<u64> {
+        series.replicas().flat_map(|(_, points)| points).map(|point| point.at.0).collect()
     }
 
     #[test]
-    fn a_long_series_is_thinned_and_keeps_its_first_and_its_newest_point() {
-        let mut series = Series::default();
-        for begin in (0..5000).step_by(100) {
-            series.add(answer(begin..begin + 100));
+    fn a_long_series_is_read_again_from_the_master_which_thins_it() {
+        let (mut series, mut whole) = (Series::default(), vec![]);
+        for now in 0..5000 {
+            if let Some(after) = series.after() {
+                series.add(answer(after + 1..=now));
+            } else {
+                whole.push(now);
+                let every = (now / 256 + 1).next_power_of_two();
+                series.add(answer((0..now).filter(|at| at.is_multiple_of(every)).chain([now])));
+            }
+            assert!(series.len() <= 2 * (POINTS_MIN + 2), "{} points", series.len());
+            let times = times(&series);
+            assert_eq!((times.first(), times.last()), (Some(&0), Some(&now)));
         }
-        let (_, points) = series.replicas().next().unwrap();
-        assert!((POINTS_MAX / 2..=POINTS_MAX).contains(&points.len()), "{}", points.len());
-        assert_eq!((points[0].at.0, series.newest_at()), (0, Some(4999)));
-        assert!(points.is_sorted_by_key(|point| point.at.0));
+        assert!(whole.len() > 2 && whole.len() < 20, "read again at {whole:?}");
+    }
+
+    #[test]
+    fn late_numbers_are_put_in_order_and_do_not_change_what_is_asked_next() {
+        let mut series = Series::default();
+        series.add(answer([10, 30]));
+        let late = JobSeries { until: Some(UnixMillis(31)), ..answer([20]) };
+        series.add(late);
+        assert_eq!((times(&series), series.after()), (vec![10, 20, 30], Some(31)));
+        series.add(serde_json::from_value(json!({"replicas": []})).unwrap());
+        assert_eq!(series.after(), Some(31));
+    }
+
+    #[test]
+    fn sentences_about_the_present_get_reports_although_usage_is_more_frequent() {
+        let mut all = answer(0..100);
+        let points = &mut all.replicas[0].points;
+        points.iter_mut().skip(1).for_each(|point| point.progress = None);
+        let mut series = Series::default();
+        series.add(all);
+        let tail: Vec<u64> = series.tail().replicas[0].points.iter().map(|point| point.at.0).collect();
+        assert_eq!(tail, [0, 99]);
+        assert_eq!(series.newest("worker-0".parse().unwrap()).and_then(|progress| progress.step), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! `/v1/jobs/{name}/series`: the progress that the scripts of a job have reported.
+//! `/v1/jobs/{name}/series`: what the scripts of a job have reported, and what its runs have used, over time.
 
 use axum::Json;
 use protocol::ids::{JobName, UnixMillis};
@@ -17,22 +17,23 @@ use crate::store::wall_clock;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SeriesQuery {
-    /// Only points that the master received later than this, in milliseconds since the Unix epoch.
+    /// Only points that the master has added later than this, in milliseconds since the Unix epoch. To get each point
+    /// once, pass `until` of the answer before.
     after: Option<u64>,
-    /// Only this many newest points of each replica.
+    /// Only this many newest points of each replica with a report, and as many without.
     tail: Option<u64>,
 }
 
-/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. If the job has
-/// `metrics`, also shows the numbers that the master has read from the output of the first replica that trains. The master
-/// asks each agent every 5 to 30 seconds, and more often if batch sizes follow measured times. It keeps at most 256 evenly
-/// spaced points of each replica, and the newest point. A new master begins without points. For a job that has ended,
-/// `GET /v1/history/{uid}` has them.
+/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. Also shows the
+/// processor time and the memory of each run. If the job has `metrics`, also shows the numbers that the master has read
+/// from the output of the first replica that trains. The master asks each agent every 5 to 30 seconds, and more often if
+/// batch sizes follow measured times. It keeps at most 256 evenly spaced points of each replica, and the newest ones. A
+/// new master begins without points. For a job that has ended, `GET /v1/history/{uid}` has them.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,
     params(("name" = JobName, Path, description = "The job"), SeriesQuery),
-    responses((status = 200, description = "The reports", body = JobSeries), BadQuery, NoSuchJob),
+    responses((status = 200, description = "The points", body = JobSeries), BadQuery, NoSuchJob),
 )]
 pub(super) async fn series(
     Asked(SeriesQuery { after, tail }): Asked<SeriesQuery>,

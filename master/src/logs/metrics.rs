@@ -19,34 +19,39 @@ pub(super) struct Read(Mutex<BTreeMap<ReplicaId, u64>>);
 
 impl Read {
     /// Passes on the numbers in the new lines of this replica's output, and when they were printed, if that is known. Lines
-    /// end with a line feed or a carriage return. A line that does not fit into the chunk that is read at once has no
-    /// numbers.
+    /// end with a line feed or a carriage return, and the last line at the end of complete output. A line that does not
+    /// fit into the chunk that is read at once has no numbers.
     pub(super) async fn numbers(
         &self,
         (replica, log): (ReplicaId, &ReplicaLog),
         patterns: &BTreeMap<String, Pattern>,
-        mut found: impl FnMut(Option<UnixMillis>, Values),
+        mut found: impl FnMut(Vec<(Option<UnixMillis>, Values)>),
     ) -> io::Result<()> {
         let mut offsets = self.0.lock().await;
         let offset = offsets.entry(replica).or_default();
         loop {
+            let known = log.progress();
             let chunk = log.read_with_times(*offset).await?;
             let end = chunk.offset + chunk.bytes.len() as u64;
-            let Some(length) = complete(&chunk.bytes, end >= log.progress().end) else { return Ok(()) };
+            // The last line goes on if the copy has not ended.
+            let may_grow = !known.is_complete && end >= known.end;
+            let Some(length) = complete(&chunk.bytes, may_grow) else { return Ok(()) };
             let (next, patterns) = (chunk.offset + length as u64, patterns.clone());
             let numbers = spawn_blocking(move || numbers(&chunk, length, &patterns)).await.map_err(io::Error::other)?;
             // Nothing is awaited between these lines, so a request that its client gives up loses no number.
             *offset = next;
-            numbers.into_iter().for_each(|(at, values)| found(at, values));
+            if !numbers.is_empty() {
+                found(numbers);
+            }
         }
     }
 }
 
-/// How many of these bytes to look at now: all complete lines. `None` if there is no complete line yet. If more output
-/// follows than was read at once, a part of a line counts too.
-fn complete(bytes: &[u8], is_newest: bool) -> Option<usize> {
+/// How many of these bytes to look at now: all complete lines. `None` if there is no complete line yet. Bytes without the
+/// end of a line count too, unless the last line may grow.
+fn complete(bytes: &[u8], may_grow: bool) -> Option<usize> {
     let lines = bytes.iter().rposition(|byte| is_end(*byte)).map(|last| last + 1);
-    lines.or((!is_newest && !bytes.is_empty()).then_some(bytes.len()))
+    lines.or((!may_grow && !bytes.is_empty()).then_some(bytes.len()))
 }
 
 fn is_end(byte: u8) -> bool {
@@ -88,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_longer_than_a_chunk_does_not_stop_the_reading() {
+    fn a_line_that_is_longer_than_a_chunk_or_the_last_one_does_not_stop_the_reading() {
         assert_eq!(complete(b"half", true), None);
         assert_eq!(complete(b"half", false), Some(4));
         assert_eq!(complete(b"", false), None);

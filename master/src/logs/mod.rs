@@ -10,6 +10,7 @@ mod pace;
 mod read;
 pub mod series;
 mod tail;
+mod thinned;
 mod times;
 mod usage;
 

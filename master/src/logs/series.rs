@@ -1,26 +1,29 @@
-//! The progress that the scripts of a job have reported over time, and what their runs use now. The reports are kept only in memory. The number of
-//! kept reports is limited, however long the job runs.
+//! What the scripts of a job have reported, and what their runs have used, over time. The points are kept only in memory.
+//! Their number is limited, however long the job runs.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
 use protocol::agent::RunStatus;
-use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint, Values};
 use protocol::view::JobView;
 
 use super::JobLogs;
 use super::metrics::Read;
+use super::thinned::{Added, Points};
 use super::usage::UsageOfJob;
 use crate::mutex::Mutex;
 
-/// Maximum points of a job. Each replica may have an equal share.
-const POINTS_MAX: usize = 2048;
-/// Maximum points of one replica, besides its newest point.
+/// Maximum points of a job. Each replica may have an equal share. An answer about 64 replicas then has up to 500 KB.
+const POINTS_MAX: usize = 1792;
+/// Maximum points of one replica, besides its newest point with a report and its newest point without.
 const REPLICA_POINTS_MAX: usize = 256;
 /// Points that each replica may always have, even if all replicas together then have more than [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;
+/// Maximum starts whose time is kept.
+const STARTS_MAX: usize = 64;
 
 /// Minimum and maximum interval at which the master asks an agent for the progress of its script.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
@@ -31,32 +34,61 @@ const INTERVAL_EACH: Duration = Duration::from_millis(100);
 /// The points of all replicas of a job, and what the replicas use.
 #[derive(Debug, Default)]
 pub struct SeriesOfJob {
-    points: Mutex<BTreeMap<ReplicaId, Thinned>>,
+    kept: Mutex<Kept>,
     read: Read,
     usage: UsageOfJob,
 }
 
+#[derive(Debug, Default)]
+struct Kept {
+    replicas: BTreeMap<ReplicaId, Points>,
+    /// When the newest points were added. An answer has all points of a time or none of them.
+    until: Option<UnixMillis>,
+    /// When the newest starts began.
+    starts: BTreeMap<Generation, UnixMillis>,
+}
+
 impl SeriesOfJob {
-    /// Notes the usage in this status. Adds the progress, if the script has reported or posted a step.
+    /// Notes that a start begins. All runs of earlier starts have ended.
+    pub fn begin(&self, generation: Generation, now: UnixMillis) {
+        self.kept.lock().begin(generation, now);
+    }
+
+    /// Adds a point if this status tells what the run uses, or if the script has reported or posted a new step.
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
-        self.usage.note(replica, status, now);
-        let (Some(progress), Some(generation)) = (status.reported(), status.generation) else { return };
-        self.push(replica, SeriesPoint { at: now, generation, progress: progress.clone() });
+        let used = self.usage.note(replica, status, now);
+        let Some(generation) = status.generation else { return };
+        let progress = status.reported().cloned().map(Box::new);
+        let mut kept = self.kept.lock();
+        // The agent of a start that an earlier master began names it first.
+        kept.begin(generation, now);
+        let is_new = progress.is_some() && progress.as_deref() != kept.report_at(replica, generation, now);
+        if used.is_some() || is_new {
+            let (cpu_percent, rss_bytes) =
+                (used.and_then(|used| used.cpu_percent), used.map(|used| used.usage.rss_bytes));
+            let point = SeriesPoint { at: now, generation, progress, cpu_percent, rss_bytes };
+            let added = Added { at: kept.next(now), point };
+            kept.push(replica, added);
+        }
     }
 
     /// Adds the numbers in the new output of the first replica that trains. Each of these points also has the newest report
-    /// of the replica's script.
+    /// that the script had made by then.
     pub async fn read_metrics(&self, view: &JobView, logs: &JobLogs, now: UnixMillis) -> io::Result<()> {
-        let (metrics, first) = (&view.spec.metrics, view.replicas.iter().find(|one| one.replica.role.trains()));
-        let (Some(replica), Some(generation)) = (first.map(|first| first.replica), view.generation) else {
-            return Ok(());
-        };
+        let (metrics, Some(replica)) = (&view.spec.metrics, view.first_training()) else { return Ok(()) };
         let Some(log) = logs.of(replica).filter(|_| !metrics.is_empty()) else { return Ok(()) };
-        let found = |at: Option<UnixMillis>, values: Values| {
-            let newest = self.newest(replica).filter(|point| point.generation == generation);
-            let reported = newest.map(|point| point.progress).unwrap_or_default();
-            let progress = Progress { values: values.and(&reported.values), ..reported };
-            self.push(replica, SeriesPoint { at: at.unwrap_or(now), generation, progress });
+        let found = |numbers: Vec<(Option<UnixMillis>, Values)>| {
+            let mut kept = self.kept.lock();
+            let added = kept.next(now);
+            for (at, values) in numbers {
+                let at = at.unwrap_or(now);
+                let Some(generation) = kept.start_at(at).or(view.generation) else { continue };
+                let reported = kept.report_at(replica, generation, at).cloned().unwrap_or_default();
+                let progress = Progress { values: values.and(&reported.values), ..reported };
+                let progress = Some(Box::new(progress));
+                let point = SeriesPoint { at, generation, progress, cpu_percent: None, rss_bytes: None };
+                kept.push(replica, Added { at: added, point });
+            }
         };
         self.read.numbers((replica, &log), metrics, found).await
     }
@@ -66,27 +98,15 @@ impl SeriesOfJob {
         self.usage.forget(replica);
     }
 
-    fn newest(&self, replica: ReplicaId) -> Option<SeriesPoint> {
-        let points = self.points.lock();
-        let of_replica = points.get(&replica)?;
-        of_replica.newest.as_ref().or(of_replica.kept.last()).cloned()
-    }
-
-    fn push(&self, replica: ReplicaId, point: SeriesPoint) {
-        let mut all = self.points.lock();
-        let max = (POINTS_MAX / all.len().max(1)).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
-        all.entry(replica).or_default().push(point, max);
-    }
-
-    /// The points after the time `after`. With `tail`, only this many newest points of each replica.
+    /// The points that were added after the time `after`. With `tail`, only this many newest points of each replica with
+    /// a report, and as many without.
     pub fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
-        let series = |(replica, points): (&ReplicaId, &Thinned)| {
-            let mut points = points.after(after);
-            points.drain(..points.len().saturating_sub(tail.unwrap_or(usize::MAX)));
-            ReplicaSeries { replica: *replica, points }
+        let kept = self.kept.lock();
+        let series = |(replica, points): (&ReplicaId, &Points)| ReplicaSeries {
+            replica: *replica,
+            points: points.shown(after, tail),
         };
-        let replicas = self.points.lock().iter().map(series).collect();
-        JobSeries { replicas, usage: self.usage.shown() }
+        JobSeries { replicas: kept.replicas.iter().map(series).collect(), until: kept.until, usage: self.usage.shown() }
     }
 
     /// The interval at which to ask an agent whose script runs.
@@ -96,140 +116,38 @@ impl SeriesOfJob {
     }
 }
 
-/// Every n-th point that was added, and the newest point. When the list is full, every second point of the list is
-/// dropped, and n doubles.
-#[derive(Debug, Default)]
-struct Thinned {
-    kept: Vec<SeriesPoint>,
-    /// The newest point, if it is not in `kept`.
-    newest: Option<SeriesPoint>,
-    /// The number of points that were added, including the dropped points.
-    pushed: usize,
-    /// n is two to this power.
-    halvings: u32,
-}
-
-impl Thinned {
-    fn push(&mut self, point: SeriesPoint, max: usize) {
-        // A repeated report is not a new point.
-        let last = self.newest.as_ref().or(self.kept.last());
-        if last.is_some_and(|last| (last.generation, &last.progress) == (point.generation, &point.progress)) {
-            return;
-        }
-        self.newest = None;
-        if self.pushed.is_multiple_of(1 << self.halvings) {
-            self.kept.push(point);
-        } else {
-            self.newest = Some(point);
-        }
-        self.pushed += 1;
-        while self.kept.len() > max {
-            self.halve();
+impl Kept {
+    fn begin(&mut self, generation: Generation, now: UnixMillis) {
+        self.starts.entry(generation).or_insert(now);
+        if self.starts.len() > STARTS_MAX {
+            self.starts.pop_first();
         }
     }
 
-    fn halve(&mut self) {
-        let last = self.kept.last().cloned();
-        let mut is_even = false;
-        self.kept.retain(|_| {
-            is_even = !is_even;
-            is_even
-        });
-        self.halvings += 1;
-        if self.kept.last() != last.as_ref() {
-            self.newest = self.newest.take().or(last);
-        }
+    /// The start during which a line was printed. A line before the first known start gets that start. Nothing is printed
+    /// in the millisecond in which a start begins.
+    fn start_at(&self, time: UnixMillis) -> Option<Generation> {
+        let begun = self.starts.iter().rev().find(|(_, began)| **began < time);
+        begun.or(self.starts.first_key_value()).map(|(generation, _)| *generation)
     }
 
-    fn after(&self, time: Option<UnixMillis>) -> Vec<SeriesPoint> {
-        let all = self.kept.iter().chain(&self.newest);
-        all.filter(|point| time.is_none_or(|time| point.at > time)).cloned().collect()
+    fn report_at(&self, replica: ReplicaId, generation: Generation, time: UnixMillis) -> Option<&Progress> {
+        self.replicas.get(&replica)?.report_at(generation, time)?.progress.as_deref()
+    }
+
+    /// The time for points that are added now. It is later than that of all earlier points, even if the clock is not.
+    fn next(&mut self, now: UnixMillis) -> UnixMillis {
+        let next = self.until.map_or(now, |until| UnixMillis(now.0.max(until.0.saturating_add(1))));
+        self.until = Some(next);
+        next
+    }
+
+    fn push(&mut self, replica: ReplicaId, added: Added) {
+        let max = (POINTS_MAX / self.replicas.len().max(1)).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
+        self.replicas.entry(replica).or_default().push(added, max);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use protocol::agent::RunState;
-    use protocol::ids::Generation;
-
-    use super::*;
-
-    fn status(step: u64) -> RunStatus {
-        RunStatus {
-            state: RunState::Running,
-            generation: Some(Generation { epoch: 1, sequence: 1 }),
-            helper: Some(Progress { step: Some(step), ..Progress::default() }),
-            ..RunStatus::idle("boot")
-        }
-    }
-
-    fn steps(series: &SeriesOfJob, after: Option<u64>, tail: Option<usize>) -> Vec<u64> {
-        let shown = series.shown(after.map(UnixMillis), tail);
-        shown.replicas[0].points.iter().filter_map(|point| point.progress.step).collect()
-    }
-
-    fn worker(index: u32) -> ReplicaId {
-        format!("worker-{index}").parse().unwrap()
-    }
-
-    #[test]
-    fn a_long_series_keeps_evenly_spaced_points_and_the_newest() {
-        let series = SeriesOfJob::default();
-        for step in 0..5000 {
-            series.note(worker(0), &status(step), UnixMillis(step));
-            let kept = steps(&series, None, None);
-            assert!(
-                kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step),
-                "too many points, or the newest is missing: {kept:?}"
-            );
-            let is_even = kept.windows(3).all(|three| three[2] == step || three[2] - three[1] == three[1] - three[0]);
-            assert!(
-                is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2),
-                "too few points, or their distances differ: {kept:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn each_of_many_replicas_has_few_points_and_its_agent_is_asked_less_often() {
-        let series = SeriesOfJob::default();
-        for step in 0..40 {
-            (0..1000).for_each(|index| series.note(worker(index), &status(step), UnixMillis(step)));
-        }
-        let shown = series.shown(None, None).replicas;
-        assert_eq!(shown.len(), 1000);
-        assert!(shown[1..].iter().all(|replica| replica.points.len() <= REPLICA_POINTS_MIN + 1));
-        assert_eq!(series.interval(), INTERVAL_MAX);
-        assert_eq!(SeriesOfJob::default().interval(), INTERVAL_MIN);
-    }
-
-    #[test]
-    fn a_reader_can_ask_for_the_points_after_a_time_and_for_the_newest_points() {
-        let series = SeriesOfJob::default();
-        for step in [1, 2, 2, 3] {
-            series.note(worker(0), &status(step), UnixMillis(step * 10));
-        }
-        assert_eq!(steps(&series, None, None), [1, 2, 3]);
-        assert_eq!(steps(&series, Some(10), None), [2, 3]);
-        assert_eq!(steps(&series, None, Some(1)), [3]);
-        assert_eq!(steps(&series, Some(30), Some(5)), [] as [u64; 0]);
-    }
-
-    #[test]
-    fn a_step_that_a_script_posts_without_the_helper_is_a_point() {
-        let series = SeriesOfJob::default();
-        let posted = RunStatus { helper: None, posted: status(7).helper, ..status(0) };
-        series.note(worker(0), &posted, UnixMillis(0));
-        assert_eq!(steps(&series, None, None), [7]);
-    }
-
-    #[test]
-    fn a_run_without_a_step_has_no_points() {
-        let series = SeriesOfJob::default();
-        let begun = RunStatus { helper: Some(Progress::default()), ..status(0) };
-        [begun, RunStatus { helper: None, ..status(0) }].iter().for_each(|status| {
-            series.note(worker(0), status, UnixMillis(0));
-        });
-        assert_eq!(series.shown(None, None).replicas, []);
-    }
-}
+#[path = "series_tests.rs"]
+mod tests;

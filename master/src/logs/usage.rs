@@ -15,25 +15,29 @@ pub(super) struct UsageOfJob(Mutex<BTreeMap<ReplicaId, Option<Newest>>>);
 
 /// The numbers of one run.
 #[derive(Debug, Clone, Copy)]
-struct Newest {
+pub(super) struct Newest {
     generation: Generation,
     at: UnixMillis,
-    usage: Usage,
-    cpu_percent: Option<u32>,
+    pub(super) usage: Usage,
+    pub(super) cpu_percent: Option<u32>,
 }
 
 impl UsageOfJob {
-    /// Notes the usage in this status. Forgets the usage of a run that has ended.
-    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
+    /// Notes the usage in this status, and returns it unless it is too close to the usage before. Forgets the usage of a
+    /// run that has ended.
+    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) -> Option<Newest> {
         let mut all = self.0.lock();
         match status.state {
             RunState::Running | RunState::Stopping => {
                 let newest = all.entry(replica).or_default();
-                if let (Some(usage), Some(generation)) = (status.usage, status.generation) {
-                    *newest = Some(Newest::after(newest.as_ref(), generation, usage, now));
-                }
+                let new = Newest::after(newest.as_ref(), status.generation?, status.usage?, now)?;
+                *newest = Some(new);
+                Some(new)
             }
-            RunState::Idle | RunState::Configured | RunState::Exited => drop(all.remove(&replica)),
+            RunState::Idle | RunState::Configured | RunState::Exited => {
+                all.remove(&replica);
+                None
+            }
         }
     }
 
@@ -59,20 +63,18 @@ impl UsageOfJob {
 }
 
 /// Two answers within this time say little about the processor time, which the kernel counts in steps of 10 ms. The
-/// earlier percentage stays.
+/// earlier numbers stay.
 const WINDOW_MIN: Duration = Duration::from_millis(500);
 
 impl Newest {
-    /// The numbers with the percentage since the numbers before, if they are of the same run.
-    fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Self {
-        let fresh = Self { generation, at: now, usage, cpu_percent: None };
-        let Some(before) = before.filter(|before| before.generation == generation) else { return fresh };
+    /// The numbers with the percentage since the numbers before, if they are of the same run. `None` within
+    /// [`WINDOW_MIN`] after these.
+    fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Option<Self> {
+        let new = Self { generation, at: now, usage, cpu_percent: None };
+        let Some(before) = before.filter(|before| before.generation == generation) else { return Some(new) };
         let elapsed = Duration::from_millis(now.0.saturating_sub(before.at.0));
-        if elapsed < WINDOW_MIN {
-            return *before;
-        }
-        let percent = u128::from(usage.cpu_us.saturating_sub(before.usage.cpu_us)) * 100 / elapsed.as_micros();
-        Self { cpu_percent: Some(u32::try_from(percent).unwrap_or(u32::MAX)), ..fresh }
+        let percent = || u128::from(usage.cpu_us.saturating_sub(before.usage.cpu_us)) * 100 / elapsed.as_micros();
+        (elapsed >= WINDOW_MIN).then(|| Self { cpu_percent: Some(u32::try_from(percent()).unwrap_or(u32::MAX)), ..new })
     }
 }
 

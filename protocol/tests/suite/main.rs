@@ -16,6 +16,7 @@ mod join;
 mod lease;
 mod metric;
 mod pod;
+mod series;
 mod spent;
 mod stacks;
 mod text;

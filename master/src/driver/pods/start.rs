@@ -23,7 +23,7 @@ use crate::driver::reports::{Report, Subject};
 use crate::driver::retry::patience;
 use crate::driver::tasks::{self, Fanout, Meeting, Seat};
 use crate::error_chain::error_chain;
-use crate::store::JobRecord;
+use crate::store::{JobRecord, wall_clock};
 
 impl Pods {
     /// Sends every member of this start its environment. Returns the batch of each member that has one.
@@ -34,6 +34,8 @@ impl Pods {
         code: &JobCode,
         balance: &Balance,
     ) -> BTreeMap<ReplicaId, u32> {
+        // The clock of the times of lines.
+        self.series.begin(generation, wall_clock());
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.logs.of(*id).map_or(0, |log| log.progress().end);
         }
