@@ -21,7 +21,7 @@ impl Driver {
         if spawn_blocking(move || asked.lacks(&known)).await.is_ok_and(|lacks| lacks.is_ok_and(|lacks| !lacks)) {
             return;
         }
-        let (timeline, series) = (self.timeline.shown(&view, now), self.pods.series(&view, now).await);
+        let (timeline, series) = (self.timeline.shown(&view, now), self.pods.last_series(&view, now).await);
         self.ledger.count_time(&timeline.spent);
         let last_output = match &view.result {
             Some(JobResult::Failed { failure }) => match failure.replica() {

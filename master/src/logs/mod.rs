@@ -328,6 +328,17 @@ impl ReplicaLog {
         }
     }
 
+    /// Waits until the output is complete.
+    pub async fn completed(&self) {
+        loop {
+            let known = self.progress();
+            if known.is_complete {
+                return;
+            }
+            self.progressed_from(known).await;
+        }
+    }
+
     fn reach(&self, end: u64) {
         self.advance(|progress| Progress { end: progress.end.max(end), ..progress });
     }

@@ -53,7 +53,7 @@ use crate::logs::JobLogs;
 use crate::logs::series::SeriesOfJob;
 use crate::store::JobRecord;
 
-/// Maximum time to copy the last output of a failed replica before its last lines are read.
+/// Maximum time to copy the last output of a replica before its last lines or numbers are read.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval for renewing the network policy of a job's pods, in case somebody has deleted it.
 const PREPARE_INTERVAL: Duration = Duration::from_secs(300);
@@ -308,8 +308,14 @@ impl Pods {
         log.end(bytes).await
     }
 
-    /// What the job's scripts have reported, and the numbers in their output.
-    pub(super) async fn series(&self, view: &JobView, now: UnixMillis) -> JobSeries {
+    /// The series of a job that has ended. If the job has metrics, first waits until the last output is copied.
+    pub(super) async fn last_series(&self, view: &JobView, now: UnixMillis) -> JobSeries {
+        if let (false, Some(log)) =
+            (view.spec.metrics.is_empty(), view.first_training().and_then(|id| self.logs.of(id)))
+        {
+            // The history lacks the numbers in any output that arrives after this timeout.
+            let _ = timeout(LAST_OUTPUT_TIMEOUT, log.completed()).await;
+        }
         if let Err(error) = self.series.read_metrics(view, &self.logs, now).await {
             warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
         }

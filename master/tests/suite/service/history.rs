@@ -1,14 +1,19 @@
 //! Tests that a job that has ended stays in the history after its record is deleted.
 
+use std::collections::BTreeMap;
+
 use history::History;
 use master::registry::KEPT_FINISHED;
 use protocol::agent::ExitOutcome;
 use protocol::history::{PastJob, PastJobs};
+use protocol::ids::Generation;
+use protocol::job::JobSpec;
+use protocol::progress::SeriesPoint;
 use protocol::run_policy::RunPolicy;
 use protocol::timeline::StartEnding;
 use protocol::view::JobState;
 
-use crate::service::harness::{Master, in_time, reach, spec, spec_with, worker};
+use crate::service::harness::{Master, in_time, reach, spec, spec_with, until, worker};
 
 impl Master {
     async fn history(&self) -> PastJobs {
@@ -55,6 +60,40 @@ async fn a_failed_job_stays_in_the_history_after_its_deletion() {
     assert_eq!(past.last_output, "the last words\n");
     assert_eq!(master.get("/v1/history/unknown").await.status, 404);
     assert_eq!(master.get("/v1/history/%2e%2e").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_has_every_number_of_the_output_with_the_start_that_printed_it() {
+    let master = Master::serving(None).await;
+    // The times of lines are as exact as 10 ms.
+    let policy = RunPolicy { max_restarts: 1, backoff_seconds: 1, ..RunPolicy::default() };
+    let metrics = BTreeMap::from([("loss".to_owned(), "loss: ([0-9.]+)".parse().expect("not a pattern"))]);
+    let spec = JobSpec { metrics, ..spec_with("curve", 1, policy) };
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let agent = master.backend.agent(&spec.name, worker(0)).await;
+    agent.print("loss: 2\n");
+    in_time("the output is read", async {
+        while !agent.is_followed() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // The output of the next start is copied some time after its end.
+    agent.cut_logs(3);
+    agent.exit(ExitOutcome::Code(3));
+    until(&job, |view| view.state == JobState::Running && view.restarts.total() == 1).await;
+    agent.print("epoch 1\nloss: 1");
+    agent.exit(ExitOutcome::Code(0));
+    let ended = reach(&job, JobState::Succeeded).await;
+    let past = master.only_past_job().await;
+    let loss = |point: &SeriesPoint| {
+        let (_, loss) = point.progress.as_ref()?.values.iter().next()?;
+        Some((Some(point.generation), loss))
+    };
+    let losses: Vec<(Option<Generation>, f64)> = past.series.replicas[0].points.iter().filter_map(loss).collect();
+    let first = ended.restarts.failed_starts[0].generation;
+    assert_eq!(losses, [(first, 2.0), (ended.generation, 1.0)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
