@@ -23,17 +23,3 @@ pub struct About {
 fn short<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.filter(|text| text.len() <= ABOUT_BYTES))
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{from_value, json};
-
-    use super::*;
-
-    #[test]
-    fn a_text_that_is_too_long_is_left_out() {
-        let read = |source: String| from_value::<About>(json!({"source": source, "commit": "4e37ab42"})).unwrap();
-        assert_eq!(read("a".repeat(512)).source.map(|text| text.len()), Some(512));
-        assert_eq!(read("a".repeat(513)), About { source: None, commit: Some("4e37ab42".to_owned()) });
-    }
-}

@@ -181,6 +181,13 @@ fn an_unknown_field_is_refused_in_a_request_and_ignored_in_a_record() {
 }
 
 #[test]
+fn a_text_about_the_origin_of_a_job_that_is_too_long_is_left_out() {
+    let about = |source: String| read::<About>(&json!({"source": source, "commit": "4e37ab42"})).expect("not read");
+    assert_eq!(about("a".repeat(512)).source.map(|text| text.len()), Some(512));
+    assert_eq!(about("a".repeat(513)), About { source: None, commit: Some("4e37ab42".to_owned()) });
+}
+
+#[test]
 fn the_same_job_may_come_from_another_commit() {
     let from = |commit: &str| {
         let about = About { source: None, commit: Some(commit.to_owned()) };
