@@ -10,6 +10,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::ids::ReplicaId;
 use protocol::view::{JobState, JobView, ReplicaState};
+use rustix::termios::tcgetwinsize;
 
 /// Maximum number of replicas whose states are shown, and of unfinished lines, so that the block fits on a screen.
 const LINES_MAX: usize = 16;
@@ -74,10 +75,11 @@ impl Progress {
         });
     }
 
-    /// Shows the lines of a table.
+    /// Shows the lines of a table. Lines for which the terminal has no room are counted.
     pub(super) fn show_table(&self, table: Vec<String>) {
+        let size = tcgetwinsize(io::stderr());
         let mut block = self.block();
-        block.table = table;
+        block.table = fitting(table, size.map_or(0, |size| size.ws_row.into()));
         self.draw(&mut block);
     }
 
@@ -104,6 +106,7 @@ impl Progress {
 
     fn draw(&self, block: &mut Block) {
         let Block { status, table, unfinished, lines } = block;
+        let table_lines = table.len();
         let unfinished = unfinished.values().take(LINES_MAX).map(|line| ("{wide_msg}", line));
         let table = table.iter().map(|line| ("{wide_msg}", line));
         let status = status.iter().map(|line| ("{spinner} {wide_msg}", line));
@@ -120,8 +123,10 @@ impl Progress {
             line.set_style(ProgressStyle::with_template(template).expect("the templates are constants that parse"));
             line.set_message(text.clone());
         }
-        // The library skips a draw that comes too soon after the previous draw. The next tick repeats the skipped draw.
-        lines.iter().skip(known).for_each(|line| line.enable_steady_tick(TICK));
+        // The library skips a draw that comes too soon after the previous draw. The next tick repeats the skipped draw. Each
+        // line that ticks has a thread, and one tick draws all lines.
+        let ticking = if table_lines > 0 { 1 } else { usize::MAX };
+        lines.iter().take(ticking).skip(known).for_each(|line| line.enable_steady_tick(TICK));
     }
 
     fn block(&self) -> MutexGuard<'_, Block> {
@@ -147,6 +152,18 @@ impl Write for AboveProgress {
     }
 }
 
+/// The first lines of a table, and the number of the others, for a terminal with this many rows. 0 rows: the number is
+/// unknown.
+fn fitting(mut table: Vec<String>, rows: usize) -> Vec<String> {
+    // The cursor stands below the table.
+    let room = rows.saturating_sub(1);
+    if room > 1 && table.len() > room {
+        let hidden = table.split_off(room - 1).len();
+        table.push(format!("… and {hidden} more; --once prints all"));
+    }
+    table
+}
+
 fn messages(view: &JobView) -> Vec<String> {
     let joined = view.replicas.iter().filter(|replica| has_joined(replica.state)).count();
     let mut messages = vec![format!("{} of {} replicas have joined", joined, view.replicas.len())];
@@ -161,5 +178,20 @@ fn has_joined(state: ReplicaState) -> bool {
     match state {
         ReplicaState::Joined | ReplicaState::Configured | ReplicaState::Running | ReplicaState::Exited => true,
         ReplicaState::Requested | ReplicaState::Scheduled | ReplicaState::Lost => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_too_long_for_the_terminal_ends_with_the_number_of_hidden_lines() {
+        let table = |lines: usize| (1..=lines).map(|line| line.to_string()).collect::<Vec<_>>();
+        assert_eq!(fitting(table(4), 5), table(4));
+        assert_eq!(fitting(table(6), 5), ["1", "2", "3", "… and 3 more; --once prints all"]);
+        for rows in [0, 1, 2] {
+            assert_eq!(fitting(table(6), rows), table(6), "{rows} rows");
+        }
     }
 }

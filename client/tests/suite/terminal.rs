@@ -7,6 +7,7 @@ use protocol::view::JobView;
 use rustix::process::Signal;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::live_master::{Jobs, LiveMaster, TOKEN};
 use crate::support::terminal::Terminal;
 use crate::support::views::{line, pending, running};
 use crate::support::{client, command, finish, folder_with_script, interrupt, until};
@@ -79,6 +80,20 @@ fn top_renews_its_table_in_place_until_an_interrupt() {
         let screen = terminal.screen();
         screen.matches("MS/STEP").count() == 1 && screen.matches("digits").count() == 1
     });
+    drop(interrupt(child, Signal::INT));
+}
+
+#[test]
+fn top_counts_the_jobs_for_which_the_terminal_has_no_room() {
+    let views = (0..100).map(|index| running(&format!("digits-{index}"))).collect();
+    let master = LiveMaster::start(Jobs { views, ..Jobs::default() });
+    let folder = folder_with_script();
+    let mut top = client(folder.path());
+    let (terminal, child) = Terminal::start(top.args(["top", "--master", &master.url]).env("MUSTER_TOKEN", TOKEN));
+    terminal.until_shown("more; --once prints all");
+    let screen = terminal.screen();
+    let (begin, end) = (screen.lines().next().unwrap_or_default(), screen.lines().last().unwrap_or_default());
+    assert!(begin.starts_with("NAME") && end.starts_with("… and "), "{screen}");
     drop(interrupt(child, Signal::INT));
 }
 
