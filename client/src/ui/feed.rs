@@ -91,6 +91,8 @@ struct Ring {
     lines: VecDeque<Arc<Line>>,
     /// The number of the next line.
     end: u64,
+    /// How often the lines became those of another job.
+    jobs: u64,
 }
 
 impl Ring {
@@ -110,6 +112,7 @@ impl Ring {
     fn clear(&mut self) {
         self.lines.clear();
         self.end += 1;
+        self.jobs += 1;
     }
 }
 
@@ -120,6 +123,8 @@ pub(super) struct NewLines {
     pub(super) is_gap: bool,
     /// The number of the next line.
     pub(super) end: u64,
+    /// Differs between the lines of two jobs.
+    pub(super) job: u64,
 }
 
 impl Feed {
@@ -129,7 +134,7 @@ impl Feed {
         let is_gap = from < ring.begin() || from > ring.end;
         let skipped = if is_gap { 0 } else { from - ring.begin() };
         let lines = ring.lines.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)).cloned().collect();
-        NewLines { lines, is_gap, end: ring.end }
+        NewLines { lines, is_gap, end: ring.end, job: ring.jobs }
     }
 
     fn change_lines(&self, change: impl FnOnce(&mut Ring)) {
@@ -400,7 +405,7 @@ mod tests {
             written: watch::Sender::default(),
         };
         let seen = |from| {
-            let NewLines { lines, is_gap, end } = feed.lines_from(from);
+            let NewLines { lines, is_gap, end, job: _ } = feed.lines_from(from);
             (lines.len(), is_gap, end)
         };
         assert_eq!(seen(0), (0, false, 0));

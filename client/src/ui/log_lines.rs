@@ -15,6 +15,9 @@ const NAME_COLOURS: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Line {
     pub(super) replica: ReplicaId,
+    /// Where the line ends in the replica's output.
+    #[serde(skip)]
+    pub(super) offset: u64,
     /// Number of the colour of the replica's name.
     pub(super) colour: usize,
     pub(super) spans: Vec<Span>,
@@ -31,10 +34,10 @@ pub(super) struct Span {
 impl Line {
     /// The line as the page shows it.
     pub(super) fn new(line: &LogLine) -> Self {
-        let LogLine { replica, line, .. } = line;
+        let LogLine { replica, line, offset, .. } = line;
         let role = Role::ALL.iter().position(|role| *role == replica.role).unwrap_or(0);
         let colour = (role + replica.index as usize) % NAME_COLOURS;
-        Self { replica: *replica, colour, spans: spans(line) }
+        Self { replica: *replica, offset: *offset, colour, spans: spans(line) }
     }
 
     /// Whether the line contains this text in any letter case.

@@ -177,8 +177,24 @@ async fn events(State(hub): Site, headers: HeaderMap, Query(query): Query<Events
         (Some(job), Some(Some(output))) => (Topic::Job(job), vec![Part::Trouble], output),
         (Some(_), Some(None)) => return StatusCode::NOT_FOUND.into_response(),
     };
-    let tab = Tab::new(hub.watch(topic), parts, output, last);
+    let mut watching = hub.watch(topic.clone());
+    if let Output::Of(_) = output {
+        // The feed then knows the job whose lines it has.
+        watching.snapshot().await;
+    }
+    let mut tab = Tab::new(watching, parts, output, last);
+    if let (Topic::Job(job), Output::Of(replica), Some(known)) = (topic, output, tab.begins_at())
+        && let Ok(lines) = newest_of(&hub, &job, replica).await
+    {
+        tab.begin_with(&lines, &known);
+    }
     Sse::new(tab.events()).keep_alive(KeepAlive::default()).into_response()
+}
+
+/// The newest lines of one replica.
+async fn newest_of(hub: &Hub, job: &JobName, replica: ReplicaId) -> Result<Vec<Line>, Error> {
+    let lines = newest(&hub.upstream.of(job)?, job, Some(replica), 1).await?;
+    Ok(lines.iter().map(Line::new).collect())
 }
 
 /// The output that a path or a query names.

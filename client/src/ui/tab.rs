@@ -8,10 +8,12 @@ use std::time::Duration;
 use axum::response::sse::Event;
 use futures_util::{Stream, stream};
 use protocol::ids::ReplicaId;
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::feed::{NewLines, Watching};
+use super::log_lines::Line;
 use super::parts::Part;
 
 /// How long a tab collects lines before it sends them.
@@ -33,6 +35,8 @@ pub(super) struct Tab {
     output: Output,
     /// The number of the next line to send.
     next_line: u64,
+    /// For one replica: the job with which the tab began, and where the sent lines end in the replica's output.
+    sent_until: Option<(u64, u64)>,
     /// What the tab shows.
     sent: HashMap<Part, Arc<str>>,
     queue: VecDeque<Event>,
@@ -53,7 +57,29 @@ impl Tab {
         // The tab first gets everything that it does not show yet.
         watching.known.mark_changed();
         written.mark_changed();
-        Self { watching, written, parts, output, next_line, sent: HashMap::new(), queue: VecDeque::new() }
+        Self {
+            watching,
+            written,
+            parts,
+            output,
+            next_line,
+            sent_until: None,
+            sent: HashMap::new(),
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// What the feed has, if the tab has to begin with the newest lines.
+    pub(super) fn begins_at(&self) -> Option<NewLines> {
+        Some(self.watching.feed.lines_from(self.next_line)).filter(|lines| lines.is_gap)
+    }
+
+    /// Begins with these lines of one replica, of which the feed may have only the newest. They were read after the feed
+    /// had `known`.
+    pub(super) fn begin_with(&mut self, lines: &[Line], known: &NewLines) {
+        self.sent_until = Some((known.job, lines.last().map_or(0, |line| line.offset)));
+        self.next_line = known.end;
+        self.send("anew", lines);
     }
 
     /// The events, as long as the tab is open.
@@ -98,16 +124,25 @@ impl Tab {
 
     fn take_lines(&mut self) {
         self.written.mark_unchanged();
-        let NewLines { mut lines, is_gap, end } = self.watching.feed.lines_from(self.next_line);
+        let NewLines { mut lines, mut is_gap, end, job } = self.watching.feed.lines_from(self.next_line);
         self.next_line = end;
         if let Output::Of(replica) = self.output {
             lines.retain(|line| line.replica == replica);
+            if let Some((_, sent_until)) = self.sent_until.filter(|(of, _)| *of == job) {
+                // The tab knows where to go on, although the feed has dropped lines of other replicas.
+                lines.retain(|line| line.offset > sent_until);
+                is_gap = false;
+            }
+            self.sent_until = lines.last().map(|line| (job, line.offset)).or(self.sent_until);
         }
-        if lines.is_empty() && !is_gap {
-            return;
+        if !lines.is_empty() || is_gap {
+            self.send(if is_gap { "anew" } else { "lines" }, &lines);
         }
-        let name = if is_gap { "anew" } else { "lines" };
-        let json = serde_json::to_string(&lines).unwrap_or_default();
-        self.queue.push_back(Event::default().event(name).id(place(self.watching.feed.id, end)).data(json));
+    }
+
+    fn send<L: Serialize>(&mut self, name: &str, lines: &[L]) {
+        let json = serde_json::to_string(lines).unwrap_or_default();
+        let place = place(self.watching.feed.id, self.next_line);
+        self.queue.push_back(Event::default().event(name).id(place).data(json));
     }
 }

@@ -184,6 +184,26 @@ fn changes_and_new_lines_reach_an_open_tab() {
 }
 
 #[test]
+fn the_output_of_one_replica_begins_with_all_its_newest_lines() {
+    let quiet = (1..=300).map(|index| line("worker-1", 2 * index, &format!("quiet {index}.")));
+    let loud = (1..=600).map(|index| line("worker-0", 2 * index, "loud"));
+    let lines = quiet.chain(loud).collect();
+    let master = LiveMaster::start(Jobs { views: vec![running("digits")], lines, ..Jobs::default() });
+    let page = Page::of(&master);
+    let mut one = page.events("job=digits&logs=worker-1");
+    let first = one.until("anew", "quiet 1.");
+    assert_eq!(first.data.matches("quiet").count(), 300, "{}", first.data);
+    assert!(!first.data.contains("loud"), "{}", first.data);
+    master.change(|jobs| jobs.lines.push(line("worker-1", 602, "quiet 301.")));
+    let second = one.until_line("301");
+    assert_eq!((second.name.as_str(), second.data.matches("quiet").count()), ("lines", 1), "{}", second.data);
+    // A tab that comes back gets only what it missed.
+    let mut again = page.events_after("job=digits&logs=worker-1", &first.id);
+    let missed = again.until_line("301");
+    assert_eq!((missed.name.as_str(), missed.data.matches("quiet").count()), ("lines", 1), "{}", missed.data);
+}
+
+#[test]
 fn the_list_is_live_and_filtered() {
     let master = with_running_job();
     let page = Page::of(&master);
