@@ -112,7 +112,8 @@ pub enum JobPhase {
 pub struct Gathering {
     /// The number of the next start under this master.
     pub next: Generation,
-    /// The oldest generation whose runs count. All older starts have ended.
+    /// The oldest generation whose runs belong to this start. Older runs are ignored, because their starts have ended.
+    /// `None`: no run is ignored.
     pub horizon: Option<Generation>,
     /// Since when the gang has enough workers for a start; `None` if it has too few.
     pub ready_since: Option<Duration>,
@@ -291,7 +292,7 @@ impl JobPhase {
         Some(result)
     }
 
-    /// The oldest generation whose runs count. Older runs belong to earlier starts.
+    /// The oldest generation whose runs belong to this start. Older runs belong to earlier starts.
     pub fn horizon(&self) -> Option<Generation> {
         match self {
             Self::Pending { gathering, .. } | Self::Queued { gathering, .. } => gathering.horizon,

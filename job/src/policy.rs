@@ -105,9 +105,9 @@ pub struct Policy {
 
 /// Whether the number of workers of a gang may change.
 ///
-/// A fixed gang gathers, runs and restarts as an elastic gang whose minimum and maximum are equal. It differs in what its
-/// users expect of a job whose replicas have numbers: each replica's index is its seat, each start that ended early is on
-/// record, and each restart has a pause.
+/// A fixed gang gathers, runs and restarts like an elastic gang with equal minimum and maximum. Three things differ,
+/// because its users expect them: each replica's index is its seat, the record has each start that ended early, and each
+/// restart has a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GangKind {
     /// The gang always has the same members.
@@ -262,15 +262,16 @@ impl Policy {
         }
     }
 
-    /// Whether the next start would fail in the same way as this failure and the failure before it. Without a reported
-    /// step, the script may have come further the second time.
+    /// Whether the job should stop, because the script has failed twice in the same way. False if the user wants a restart
+    /// anyway, and if no step is known: the script may have come further the second time.
     pub fn would_fail_again(&self, failure: &Fingerprint, restarts: &Restarts) -> bool {
         let is_same = || failure.same_before(&restarts.failed_starts).is_some();
         self.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()
     }
 
     /// Whether a restart would count; `None` if there must be no restart. A script that has completed a step may ask
-    /// for a restart that does not count. Without the condition of a step, a script could restart forever.
+    /// for a restart that does not count. The step is required, because otherwise a script that never completes a step
+    /// could restart forever.
     pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
         if failure.replica().is_some_and(|replica| self.ends_job(replica.role, failure)) {
             return None;

@@ -1,8 +1,9 @@
 //! An address at which a run's script can post its progress without Muster's helper. The Trainer of Hugging Face's
 //! Transformers posts by itself if the environment names an address and the file of a token.
 //!
-//! Each run has an address and a token of its own. The agent's server is not used: it may listen on no address of
-//! loopback, and with its token a script could start programs. A run's address ends with the run and has one route.
+//! Each run has an address and a token of its own. The agent's server is not used, for two reasons. It does not always
+//! listen on loopback. And a script that has the server's token could start programs. A run's address ends with the run
+//! and has one route.
 
 pub(crate) mod body;
 
@@ -52,8 +53,9 @@ impl Default for Posts {
 }
 
 impl Posts {
-    /// Opens an address for a run with this environment and names it there, unless the environment has one. `folder` is
-    /// for the file of the token. A run needs no such address, so it starts also after a failure.
+    /// Opens an address for a run, and puts the address and the token's file into its environment. Opens none if the
+    /// environment already has one of these variables, or turns the posts off. `folder` is for the file of the token. If
+    /// the address cannot be opened, the run starts without it.
     pub(crate) fn of_run(environment: &mut Environment, folder: Option<&Path>) -> Self {
         let Some(folder) = folder.filter(|_| wants_address(environment)) else { return Self::default() };
         let (posted, newest) = watch::channel(None);

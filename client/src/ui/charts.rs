@@ -9,7 +9,7 @@ use protocol::progress::SeriesPoint;
 use super::series::Series;
 use crate::output::{Done, Report, ratio, shortened, spelled};
 
-/// Maximum points of a line. Neighbours are averaged above this number.
+/// Maximum points of each part of a line. If there are more, neighbours are averaged.
 const POINTS_MAX: usize = 300;
 /// Maximum lines of a chart that has a line for each replica. With more replicas, a chart shows the range.
 const LINES_MAX: usize = 8;
@@ -35,7 +35,7 @@ pub(super) struct Chart {
     /// The largest and the smallest value, as text.
     pub(super) top: String,
     pub(super) bottom: String,
-    /// The time from the first to the last point, as text.
+    /// The time from the first point of all charts to the last point of this chart, as text.
     pub(super) length: String,
     pub(super) lines: Vec<Line>,
     /// The table behind the chart: the time, and a value for each line.
@@ -85,7 +85,7 @@ fn logged(point: &SeriesPoint) -> impl Iterator<Item = (&str, f64)> {
     point.progress.iter().flat_map(|progress| progress.values.iter())
 }
 
-/// A chart for each number that the first reporting replica logs. The loss comes first.
+/// A chart for each number that a replica logs: the first replica, in their order, that logs any. The loss comes first.
 fn values(series: &Series, begin: u64) -> Vec<Chart> {
     let with_values = |(_, points): &(ReplicaId, &[SeriesPoint])| points.iter().flat_map(logged).next().is_some();
     let Some((replica, points)) = series.replicas().find(with_values) else { return vec![] };
@@ -138,7 +138,7 @@ fn by_start(points: &[SeriesPoint], begin: u64, numbers: impl Iterator<Item = Op
     starts
 }
 
-/// The smallest, the median and the largest value of many curves at each time.
+/// The smallest, the median and the largest value of many curves, for each group of points with similar times.
 fn range(curves: &[Curve]) -> Vec<Curve> {
     let mut all: Vec<Point> = curves.iter().flat_map(|curve| curve.starts.iter().flatten().copied()).collect();
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -174,7 +174,7 @@ fn chart(title: String, curves: &[Curve]) -> Option<Chart> {
     let end = points().map(|point| point.0).fold(0.0, f64::max);
     let low = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let high = points().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
-    // A constant is a line in the middle. The difference of two large numbers may be infinite.
+    // A constant is a line in the middle. The difference of two large numbers may be infinite, so each is halved first.
     let height = |value: f64| {
         let share = if high > low { (high / 2.0 - value / 2.0) / (high / 2.0 - low / 2.0) } else { 0.5 };
         HEIGHT * share.clamp(0.0, 1.0)
@@ -193,7 +193,7 @@ fn chart(title: String, curves: &[Curve]) -> Option<Chart> {
     Some(Chart { title, top, bottom, length, lines: lines.collect(), rows: rows(curves, end) })
 }
 
-/// The rows of the table: the last value of each curve before each of some times.
+/// The rows of the table, at equal distances in time. A row shows the last value of each curve up to its time.
 fn rows(curves: &[Curve], end: f64) -> Vec<(String, Vec<String>)> {
     let longest = curves.iter().map(|curve| curve.starts.iter().map(Vec::len).sum::<usize>()).max().unwrap_or(0);
     let count = longest.min(ROWS_MAX);

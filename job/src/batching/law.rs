@@ -10,7 +10,8 @@ use super::windows::{Window, longest};
 
 /// How many of the newest windows must show which [`Change::gain`]. One of these pairs is enough.
 const EVIDENCE: [(usize, f64); 3] = [(2, 1.10), (4, 1.07), (8, 1.05)];
-/// The slowest rank computes for at least this share of a step. With less, the ranks wait for something else.
+/// Minimum share of a step that the longest computation takes. If it is smaller, the ranks wait for something else, and the
+/// sizes stay.
 const COMPUTE_SHARE: f64 = 2.0 / 3.0;
 
 /// What to do with the sizes.
@@ -20,7 +21,7 @@ pub enum Decision {
     Keep,
     /// The scripts do not measure their own computation, so nothing is known about speeds.
     NotMeasured,
-    /// The ranks do not wait for the computation of the slowest.
+    /// The ranks do not wait mainly for the longest computation.
     NotComputeBound,
     /// Use other sizes.
     Change(Change),

@@ -14,7 +14,8 @@ use crate::policy::{Budget, Policy};
 pub struct Stop {
     /// The start that is being stopped; `None` if there was none.
     pub generation: Option<Generation>,
-    /// The oldest generation whose runs count. All older starts have ended.
+    /// The oldest generation whose runs belong to this start. Older runs are ignored, because their starts have ended.
+    /// `None`: no run is ignored.
     pub horizon: Option<Generation>,
     /// The number of the next start, if the job restarts.
     pub next: Generation,
@@ -56,10 +57,10 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
     planned.max(generation.map_or(planned, Generation::next))
 }
 
-/// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
-/// next start waits for the evicted pod anyway. If all scripts use the helper, a gang that regroups or is suspended
-/// has time too: these scripts save and leave by themselves. After other failures the grace is 0: without the failed
-/// member, the other TensorFlow processes only hang or end slowly.
+/// Time between SIGTERM and SIGKILL. While a pod is evicted, all members have time to save, because the next start waits
+/// for that pod anyway. A failed gang also has this time if scripts asked for a restart that does not count. After every
+/// other failure the grace is 0: without the failed member, the other TensorFlow processes only hang or end slowly. A gang
+/// that regroups or is suspended has time to save if all scripts use the helper, which saves and leaves by itself.
 pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     let Seen { gang, policy, .. } = seen;
     let all_save = gang.any(|_| true) && !gang.any(|member| lacks_helper(member, gang));
@@ -68,7 +69,7 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
         Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::may_still_save) => saving,
         Ending::Failed(lost) if is_disruption(lost) && may_save_already(seen) => saving,
         Ending::Regroup | Ending::Suspended if may_save_already(seen) => saving,
-        // After scripts have left, the first rank may still save the state.
+        // When scripts have asked for a restart, the first rank may still be saving the state.
         Ending::Failed(failure) if is_free_leave(failure, seen) => saving,
         Ending::Failed(_) => Duration::ZERO,
         Ending::Regroup | Ending::Suspended if all_save => saving,
@@ -84,7 +85,8 @@ pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
 }
 
 /// Whether an earlier master has begun to stop the runs. During an eviction, that master gave the runs time to save, and
-/// the evicted pod may have ended since. Agents ignore a grace that ends later than an earlier one.
+/// the evicted pod may have ended since. An agent that
+/// already has a grace period ignores a new one that would end later.
 fn may_save_already(seen: Seen<'_>) -> bool {
     seen.is_taken_over() && seen.gang.any(|member| member.is_stopping)
 }

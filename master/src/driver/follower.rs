@@ -245,7 +245,8 @@ impl Pod {
                     series.note(subject.id, &status, wall_clock());
                     self.note_step(&status);
                     self.pass_progress(&status).await;
-                    // The long poll has timed out, or the script reports progress, which the driver does not need.
+                    // The long poll has timed out, or only the script's progress has changed. The lines above have
+                    // handled the progress, so the driver needs no new state.
                     if heard.is_some_and(|heard| !status.is_news_after(heard)) {
                         continue;
                     }
@@ -292,8 +293,8 @@ impl Pod {
         let _ = timeout(REST_MAX, self.watched.clone().wait_for(may_change)).await;
     }
 
-    /// Asks for the agent's status. Retries an unreachable agent until its pod has ended, because only the pod's state
-    /// proves that the agent is dead.
+    /// Asks for the agent's status. Retries an unreachable agent until its pod has ended. If the agent has a lease, the
+    /// caller drops this future when the lease lapses.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
         let Followed { agents, address, series, .. } = &self.followed;
         let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();

@@ -30,7 +30,8 @@ pub fn initial(record: &JobRecord) -> JobView {
     recorded(record, pods::initial(record))
 }
 
-/// The view of a job with these replicas, of which nothing is known except the record.
+/// A view with these replicas. All other fields come from the record, or have the values of a job that has not been
+/// observed.
 fn recorded(record: &JobRecord, replicas: Arc<[ReplicaView]>) -> JobView {
     JobView {
         name: record.spec.name.clone(),
@@ -104,7 +105,7 @@ impl Shown {
         self.publish_at
     }
 
-    /// Stores when the phase `after` is entered.
+    /// Stores the time at which the job enters the second of these two phases.
     pub(super) fn reach(&mut self, phases: (&JobPhase, &JobPhase), launches: &Launches, now: UnixMillis) {
         times::reach(&mut self.times, phases, launches, now);
     }
@@ -123,7 +124,8 @@ impl Shown {
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
     /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool, scene: Scene<'_>) {
-        // During a start, publish only when the stage changes: the agents of a large gang send thousands of answers.
+        // During a start, publish only if the phase, its stage or the wanted code has changed: the agents of a large gang
+        // send thousands of answers.
         let shows_wanted = || self.view.borrow().wanted_code == scene.pods.wanted_code(scene.code);
         if !has_moved && matches!(scene.machine.phase(), JobPhase::Starting { .. }) && shows_wanted() {
             return;
@@ -155,7 +157,8 @@ impl Shown {
             times: times(record, &self.times),
             ..recorded(record, pods.views(record, machine))
         };
-        // A failure that was just diagnosed is not yet in `restarts`. The record of a halted job has it in `halted`.
+        // The record's `restarts` does not yet contain the newest failure if it was just diagnosed, or if the job is
+        // halted. So the view adds it.
         if let Some(failed) = ledger.failed() {
             view.restarts.note(failed.clone());
         }
@@ -163,7 +166,7 @@ impl Shown {
     }
 }
 
-/// The members of the newest start of an elastic job. A fixed job always has the same members.
+/// The members of an elastic job's newest start. Empty for a fixed job, because its members never change.
 fn roster(scene: Scene<'_>) -> Vec<ReplicaId> {
     if scene.machine.policy().is_fixed() { vec![] } else { scene.starts.roster().to_vec() }
 }

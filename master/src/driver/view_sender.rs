@@ -42,7 +42,7 @@ impl ViewSender {
         self.view.borrow()
     }
 
-    /// Sends the view if `change` returns that it has changed it.
+    /// Lets `change` change the view. If `change` returns true, sends the view.
     pub(super) fn send_if_modified(&self, change: impl FnOnce(&mut JobView) -> bool) {
         if self.view.send_if_modified(change) {
             self.list.advance();

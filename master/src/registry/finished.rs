@@ -12,8 +12,8 @@ use crate::store::{JobRecord, Wish};
 
 /// Default number of finished jobs that a master keeps.
 pub const KEPT_FINISHED: usize = 1000;
-/// Maximum deletions in each [`PAUSE`]. After an update, thousands of jobs may be too many, and deleting them must
-/// disturb neither the store nor other jobs.
+/// Maximum deletions in each [`PAUSE`]. After an update of Muster, thousands of finished jobs may be above the limit. Their
+/// deletion must disturb neither the store nor other jobs.
 const DELETIONS_AT_ONCE: usize = 10;
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -25,7 +25,8 @@ impl Jobs {
         loop {
             arrivals.borrow_and_update();
             let surplus = surplus(self.finished(), self.kept_finished);
-            // A job may wait for pods on dead nodes. So each round begins at another job.
+            // A deletion may take long, because it waits for pods on dead nodes. So each round begins at a later job, and
+            // slow deletions do not hold back the others.
             let from = surplus.iter().cycle().skip(turn % surplus.len().max(1));
             from.take(surplus.len().min(DELETIONS_AT_ONCE)).for_each(|job| job.notify_one());
             turn = if surplus.len() > DELETIONS_AT_ONCE { turn + DELETIONS_AT_ONCE } else { 0 };

@@ -220,7 +220,7 @@ pub(super) fn check_size(spec: &JobSpec) -> Result<(), JobsError> {
     }
 }
 
-/// Refuses a spec whose name belongs to another job on record.
+/// Refuses a spec whose name belongs to a different job on record, or to a job that is being deleted.
 pub(super) fn is_same(stored: &Stored, spec: &JobSpec) -> Result<(), JobsError> {
     if !stored.record.spec.asks_for_the_same(spec) || stored.record.wish == Wish::Delete {
         return Err(JobsError::Exists(spec.name.clone()));

@@ -1,7 +1,8 @@
 //! The record of one job: what the user asked for, and the few facts that a later master cannot observe.
 //!
-//! The record has no phase and no roster. Every master computes the phase from its observations, so a takeover after a
-//! crash is the normal path. Creating the record commits a submit, and a delete removes the record last.
+//! The record of a job that has not ended has no phase and no roster. Every master computes the phase from its
+//! observations, so a takeover after a crash needs no code of its own. A job is accepted when its record is created. A
+//! deletion removes the record last.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -50,8 +51,8 @@ pub struct JobRecord {
     pub priority: i32,
     /// The user's current wish.
     pub wish: Wish,
-    /// The last start in which an agent of the first prototype takes part, recorded before that start. Such an agent
-    /// cannot report later whether its exec.py was started. All newer agents report this themselves.
+    /// Only for agents of Muster's first prototype, which cannot report whether their exec.py was started: the newest start
+    /// with such an agent. It is recorded before the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
     /// The failed starts of the gang, and the number of restarts.
@@ -63,8 +64,8 @@ pub struct JobRecord {
     /// The code of the newest push. Absent: the code of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// How often a user has pushed new code. The master stops a start that began with fewer pushes, and begins the next
-    /// start.
+    /// How often a user has pushed code, or asked for a new start of the scripts. The master stops a start that began with
+    /// fewer pushes, and begins the next start.
     #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
     /// When and how long users have suspended the job.

@@ -47,8 +47,8 @@ pub struct ProcessStacks {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Dump {
-    /// The text of Python's module `faulthandler`. Each line of a script that is not in a library is followed by its
-    /// source, indented by four spaces.
+    /// The text of Python's module `faulthandler`. Below each frame whose file is not in a library, the agent adds the
+    /// source line, indented by four spaces.
     Text(String),
     /// Why there are none.
     WhyNot(String),

@@ -116,10 +116,15 @@ fn a_link_out_of_the_folder_or_in_a_circle_is_refused_unless_a_pattern_excludes_
         fs::write(folder.path().join(".musterignore"), "link/\n.*\n").unwrap();
         assert_eq!(sent(folder.path()), ["exec.py", "lib/a.py"]);
     }
-    let folder = folder(&[]);
-    symlink("circle", folder.path().join("circle")).unwrap();
-    let (sentence, _) = refused(folder.path());
-    assert!(sentence.ends_with("/circle is a link to itself, or to a folder that contains it"), "{sentence}");
+    for (target, wrong) in [
+        ("link", "/link is a link to itself, or to a folder that contains it"),
+        ("exec.py/x", "the target of the link "),
+    ] {
+        let folder = folder(&[]);
+        symlink(target, folder.path().join("link")).unwrap();
+        let (sentence, _) = refused(folder.path());
+        assert!(sentence.contains(wrong), "{sentence}");
+    }
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Walk<'_> {
             // The target of a link does not exist, or the file was removed after the folder was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(_) if self.rules.leave_out(path, false) => return Ok(()),
-            Err(_) if is_link => return Err(link_loop(place)),
+            Err(error) if is_link => return Err(unusable_link(place, error)),
             Err(error) => return Err(unreadable(place)(error)),
         };
         let is_left_out = self.rules.leave_out(path, metadata.is_dir());
@@ -151,6 +151,14 @@ impl Walk<'_> {
 }
 
 const REPLACE_LINK: &str = "put a copy in place of the link, or exclude it with a pattern in .musterignore";
+
+/// The error for a link whose target cannot be read.
+fn unusable_link(link: &Path, error: io::Error) -> Error {
+    if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+        return link_loop(link);
+    }
+    wrong_files(format!("the target of the link {} cannot be read", link.display())).because(error).hint(REPLACE_LINK)
+}
 
 /// The error for a link that leads to itself, or to a folder that contains it.
 fn link_loop(link: &Path) -> Error {

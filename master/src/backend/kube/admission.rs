@@ -45,7 +45,7 @@ impl KubeBackend {
         Ok(gang)
     }
 
-    /// The resources that the job's pods request, and their number.
+    /// The names of the resources that the job's pods request. `pods` is always one of them.
     pub(super) fn asked(&self, spec: &JobSpec) -> Resources {
         let owner = JobKey { name: spec.name.clone(), uid: String::new() };
         let pod = |replica| self.manifest(&PodSpec::new(owner.clone(), spec, replica, String::new())).ok();
