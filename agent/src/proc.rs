@@ -72,7 +72,7 @@ pub(crate) fn all() -> Vec<(i32, Stat)> {
 /// This process, and then all its descendants, the older ones first. Empty if the process has ended.
 pub(crate) fn family(root: i32) -> Vec<(i32, Stat)> {
     let Some(stat) = stat(root) else { return Vec::new() };
-    // To read all processes of a machine takes long. A kernel without CONFIG_PROC_CHILDREN offers nothing else.
+    // A kernel without CONFIG_PROC_CHILDREN offers only the list of all processes, which takes longer to read.
     if Path::new("/proc/thread-self/children").exists() {
         return with_descendants((root, stat), children);
     }
@@ -88,6 +88,8 @@ fn with_descendants(root: (i32, Stat), children: impl Fn(i32) -> Vec<(i32, Stat)
         next += 1;
     }
     found[1..].sort_by_key(|(pid, stat)| (stat.started, *pid));
+    // A child whose thread ends moves to the list of another thread, and may be read twice.
+    found.dedup_by_key(|(pid, _)| *pid);
     found
 }
 

@@ -144,7 +144,7 @@ pub fn is_value_name(name: &str) -> bool {
 }
 
 /// The answer of `GET /v1/jobs/NAME/series`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSeries {
     /// The replicas that have points, ordered by role and index.

@@ -33,6 +33,9 @@ const CONNECTIONS_MAX: usize = 16;
 /// Pause after each connection. So a script that posts without end costs the agent at most 50 posts a second.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// Pause after an error, which may last.
+const ERROR_PAUSE: Duration = Duration::from_secs(5);
+
 /// Receives the posts of one run, until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, token: TokenHash, posted: watch::Sender<Option<Progress>>) {
     let mut connections = JoinSet::new();
@@ -41,7 +44,10 @@ pub(crate) async fn serve(listener: TcpListener, token: TokenHash, posted: watch
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
                 match accepted {
                     Ok((connection, _)) => drop(connections.spawn(serve_one(connection, token, posted.clone()))),
-                    Err(error) => warn!(%error, "cannot accept a post of a run's progress"),
+                    Err(error) => {
+                        warn!(%error, "cannot accept a post of a run's progress");
+                        sleep(ERROR_PAUSE).await;
+                    }
                 }
                 sleep(ACCEPT_PAUSE).await;
             }

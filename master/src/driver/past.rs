@@ -31,8 +31,9 @@ impl Driver {
             Some(JobResult::Succeeded | JobResult::Cancelled) | None => String::new(),
         };
         let kept = spawn_blocking(move || history.keep(&PastJob { view, timeline, series, last_output })).await;
-        if let Err(error) = kept.map_err(std::io::Error::from).and_then(|kept| kept) {
-            warn!(job = %self.ledger.name(), %error, "could not keep the job in the history");
+        match kept.map_err(std::io::Error::from).flatten() {
+            Ok(()) => self.pods.move_series_to_history(),
+            Err(error) => warn!(job = %self.ledger.name(), %error, "could not keep the job in the history"),
         }
     }
 }

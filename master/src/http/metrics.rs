@@ -14,6 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 use protocol::routes;
+use protocol::spent::Spent;
 use protocol::view::JobState;
 
 use super::AppState;
@@ -53,6 +54,8 @@ impl Metrics {
         let mut all = Registry::default();
         show_tally(&mut all, tally, namespace);
         let registry = all.sub_registry_with_prefix("muster");
+        // Otherwise Prometheus would not count the first job: a series begins with its first value.
+        tally.spend(&Spent::default());
         let seconds = "How the time of the jobs that ended under this master was spent, in seconds";
         registry.register("job_seconds", seconds, tally.seconds.clone());
         let refused = "Connections refused because every open connection had a request that was being answered";

@@ -1,15 +1,21 @@
 //! `/v1/jobs/{name}/series`: what the scripts of a job have reported, and what its runs have used, over time.
 
+use std::io;
+
 use axum::Json;
+use axum::extract::State;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::progress::JobSeries;
 use protocol::routes;
 use serde::Deserialize;
+use tokio::task::spawn_blocking;
 use tracing::warn;
 
+use super::AppState;
 use super::openapi::{BadQuery, NoSuchJob};
 use super::request::{Asked, Found};
 use crate::error_chain::error_chain;
+use crate::logs::newest;
 use crate::store::wall_clock;
 
 /// The part of the series to send.
@@ -36,13 +42,32 @@ pub(super) struct SeriesQuery {
     responses((status = 200, description = "The points", body = JobSeries), BadQuery, NoSuchJob),
 )]
 pub(super) async fn series(
+    State(state): State<AppState>,
     Asked(SeriesQuery { after, tail }): Asked<SeriesQuery>,
     Found(job): Found,
 ) -> Json<JobSeries> {
     let view = job.view.borrow().clone();
+    let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));
+    if job.kept.series.is_in_history() {
+        return Json(past_series(&state, view.uid, after.map(UnixMillis), tail).await);
+    }
     if let Err(error) = job.kept.series.read_metrics(&view, &job.kept.logs, wall_clock()).await {
         warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
     }
-    let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));
     Json(job.kept.series.shown(after.map(UnixMillis), tail))
+}
+
+/// The points of a job that has ended. Empty if the history no longer has the job.
+async fn past_series(state: &AppState, uid: String, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
+    let history = state.jobs.history();
+    let read = spawn_blocking(move || history.read(&uid)).await.map_err(io::Error::from).flatten();
+    let past = read.inspect_err(|error| warn!(%error, "cannot read a job's series in the history")).ok().flatten();
+    let mut series = past.map(|past| past.series).unwrap_or_default();
+    for of in &mut series.replicas {
+        // The history does not say when a point was added. For most points, this is their own time.
+        let mut points = std::mem::take(&mut of.points);
+        points.retain(|point| after.is_none_or(|after| point.at > after));
+        of.points = newest(points, tail);
+    }
+    series
 }

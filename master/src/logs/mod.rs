@@ -30,6 +30,7 @@ use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
 use self::file::LogFile;
 pub use self::read::{Reading, added_after, lines, reader};
+pub use self::thinned::newest;
 pub use self::times::Mark;
 use crate::host::files::unless_absent;
 use crate::mutex::Mutex;

@@ -42,10 +42,14 @@ pub struct SeriesOfJob {
 #[derive(Debug, Default)]
 struct Kept {
     replicas: BTreeMap<ReplicaId, Points>,
-    /// When the newest points were added. An answer has all points of a time or none of them.
+    /// When the newest points were added. All points that are added at one time are in one answer.
     until: Option<UnixMillis>,
     /// When the newest starts began.
     starts: BTreeMap<Generation, UnixMillis>,
+    /// The newest report or post of each replica.
+    reported: BTreeMap<ReplicaId, (Generation, Box<Progress>)>,
+    /// Whether the points are in the history instead.
+    is_in_history: bool,
 }
 
 impl SeriesOfJob {
@@ -62,8 +66,9 @@ impl SeriesOfJob {
         let mut kept = self.kept.lock();
         // The agent of a start that an earlier master began names it first.
         kept.begin(generation, now);
-        let is_new = progress.is_some() && progress.as_deref() != kept.report_at(replica, generation, now);
-        if used.is_some() || is_new {
+        // A report that is only repeated is no point, so that it displaces no rare number of the output.
+        let progress = progress.filter(|progress| kept.is_news(replica, generation, progress));
+        if used.is_some() || progress.is_some() {
             let (cpu_percent, rss_bytes) =
                 (used.and_then(|used| used.cpu_percent), used.map(|used| used.usage.rss_bytes));
             let point = SeriesPoint { at: now, generation, progress, cpu_percent, rss_bytes };
@@ -102,11 +107,23 @@ impl SeriesOfJob {
     /// a report, and as many without.
     pub fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
         let kept = self.kept.lock();
+        // An answer of an earlier master, whose clock was ahead, says nothing about these points.
+        let after = after.filter(|after| kept.until.is_some_and(|until| *after <= until));
         let series = |(replica, points): (&ReplicaId, &Points)| ReplicaSeries {
             replica: *replica,
             points: points.shown(after, tail),
         };
         JobSeries { replicas: kept.replicas.iter().map(series).collect(), until: kept.until, usage: self.usage.shown() }
+    }
+
+    /// Forgets the points, because the history has them.
+    pub fn move_to_history(&self) {
+        *self.kept.lock() = Kept { is_in_history: true, ..Kept::default() };
+    }
+
+    /// Whether the points are in the history instead.
+    pub fn is_in_history(&self) -> bool {
+        self.kept.lock().is_in_history
     }
 
     /// The interval at which to ask an agent whose script runs.
@@ -129,6 +146,16 @@ impl Kept {
     fn start_at(&self, time: UnixMillis) -> Option<Generation> {
         let begun = self.starts.iter().rev().find(|(_, began)| **began < time);
         begun.or(self.starts.first_key_value()).map(|(generation, _)| *generation)
+    }
+
+    /// Notes what a replica has reported. Returns whether it differs from the report before.
+    fn is_news(&mut self, replica: ReplicaId, generation: Generation, progress: &Progress) -> bool {
+        let is_known = |(of, known): &(Generation, Box<Progress>)| *of == generation && **known == *progress;
+        if self.reported.get(&replica).is_some_and(is_known) {
+            return false;
+        }
+        self.reported.insert(replica, (generation, Box::new(progress.clone())));
+        true
     }
 
     fn report_at(&self, replica: ReplicaId, generation: Generation, time: UnixMillis) -> Option<&Progress> {

@@ -40,19 +40,30 @@ impl Points {
     /// The points that were added after the time `after`, oldest first. With `tail`, only this many newest points with a
     /// report, and as many without.
     pub(super) fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> Vec<SeriesPoint> {
-        let of = |list: &Thinned| {
-            let new = list.all().filter(|added| after.is_none_or(|after| added.at > after));
-            let mut points = sorted(new.map(|added| added.point.clone()).collect());
-            points.drain(..points.len().saturating_sub(tail.unwrap_or(usize::MAX)));
-            points
-        };
-        sorted([of(&self.with_report), of(&self.without_report)].concat())
+        let all = self.with_report.all().chain(self.without_report.all());
+        let new = all.filter(|added| after.is_none_or(|after| added.at > after));
+        let mut points: Vec<SeriesPoint> = new.map(|added| added.point.clone()).collect();
+        points.sort_by_key(|point| (point.generation, point.at));
+        newest(points, tail)
     }
 }
 
-fn sorted(mut points: Vec<SeriesPoint>) -> Vec<SeriesPoint> {
-    points.sort_by_key(|point| (point.generation, point.at));
-    points
+/// Of these points, oldest first, this many newest ones with a report, and as many without.
+pub fn newest(points: Vec<SeriesPoint>, tail: Option<usize>) -> Vec<SeriesPoint> {
+    let Some(tail) = tail else { return points };
+    let mut room = [tail; 2];
+    let mut chosen: Vec<SeriesPoint> = points
+        .into_iter()
+        .rev()
+        .filter(|point| {
+            let room = &mut room[usize::from(point.progress.is_some())];
+            let is_chosen = *room > 0;
+            *room = room.saturating_sub(1);
+            is_chosen
+        })
+        .collect();
+    chosen.reverse();
+    chosen
 }
 
 /// Every n-th point that was added, and the newest point. When the list is full, every second point of the list is

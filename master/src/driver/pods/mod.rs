@@ -308,6 +308,11 @@ impl Pods {
         log.end(bytes).await
     }
 
+    /// Forgets the series, because the history has it.
+    pub(super) fn move_series_to_history(&self) {
+        self.series.move_to_history();
+    }
+
     /// The series of a job that has ended. If the job has metrics, first waits until the last output is copied.
     pub(super) async fn last_series(&self, view: &JobView, now: UnixMillis) -> JobSeries {
         if let (false, Some(log)) =

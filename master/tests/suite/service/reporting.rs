@@ -59,7 +59,7 @@ async fn the_reports_of_each_replica_are_shown_while_the_job_runs_and_after_its_
     let series = master.series("", |series| steps(series) == [vec![2], vec![1, 2]]).await;
     let until = series.until.expect("no time").0;
     master.series(&format!("?after={until}"), |series| steps(series) == [[] as [u64; 0]; 2]).await;
-    master.series(&format!("?after={}", until - 1), |series| steps(series).concat() == [2]).await;
+    master.series("?after=0", |series| steps(series) == [vec![2], vec![1, 2]]).await;
     master.series("?tail=1", |series| steps(series) == [vec![2], vec![2]]).await;
 }
 
