@@ -102,19 +102,22 @@ pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) job: JobFlags,
     /// Print the job's name and return when the master has accepted the job, instead of following its logs
-    #[arg(short, long, conflicts_with = "dry_run")]
+    #[arg(short, long, conflicts_with = "dry_run", help_heading = SUBMITTING)]
     pub(crate) detach: bool,
     /// First delete an existing job with the name of --task, and wait until it is gone. Before that, the master checks
     /// the new job and gets its code. If the new job is refused, the existing job stays
-    #[arg(long, requires = "task")]
+    #[arg(long, requires = "task", help_heading = SUBMITTING)]
     pub(crate) replace: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = SUBMITTING)]
     pub(crate) dry_run: DryRunArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = SUBMITTING)]
     pub(crate) format: FormatArgs,
     #[command(flatten)]
     pub(crate) image: ImageArgs,
 }
+
+/// The heading of the flags of a submit.
+const SUBMITTING: &str = "Submitting a job";
 
 /// The format of data on stdout.
 #[derive(Debug, Clone, Copy, Args)]
@@ -176,8 +179,11 @@ pub(crate) enum Verb {
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
     /// Submit the job of an earlier run again, also a job of the history, and follow it. Flags change the new job
-    #[command(after_help = "Examples:\n  client rerun digits\n  client rerun digits --memory 8Gi\n  \
-                            client rerun digits --task digits-2 --worker-num 2:8 -- --epochs 9")]
+    #[command(
+        mut_args = job::as_before,
+        after_help = "Examples:\n  client rerun digits\n  client rerun digits --memory 8Gi\n  \
+                      client rerun digits --task digits-2 --worker-num 2:8 -- --epochs 9"
+    )]
     Rerun(Box<RerunArgs>),
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]

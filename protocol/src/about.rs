@@ -11,11 +11,12 @@ pub const ABOUT_BYTES: usize = 512;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct About {
-    /// What runs: the path of the script on the machine of the user, or the name of the image without tag and digest. The
-    /// runs of one source can be compared.
+    /// What runs: the path of the script on the machine of the user, or the name of the image without tag and digest. Jobs
+    /// with one source are taken for runs of the same code, also if they come from two machines.
     #[serde(deserialize_with = "short", skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The commit of the script's folder, as `git describe --always --dirty` prints it.
+    /// The commit of the script's folder, as `git describe --always --dirty` prints it: `-dirty` means that files that git
+    /// tracks have changed.
     #[serde(deserialize_with = "short", skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Arg, Args};
 use protocol::elastic::WorkerNum;
 use protocol::env::{EnvError, EnvName};
 use protocol::group::Group;
@@ -70,6 +70,16 @@ pub(crate) struct JobFlags {
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]
     pub(crate) pod: PodArgs,
+}
+
+/// The help of a flag for `rerun`, where the values of the earlier job are the defaults.
+pub(super) fn as_before(arg: Arg) -> Arg {
+    if arg.get_id() == "task" {
+        return arg.help("Name of the new job [default: NAME and a random suffix]");
+    }
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let Some((help, _)) = help.rsplit_once(" [default: ") else { return arg };
+    arg.help(format!("{help} [default: as before]"))
 }
 
 /// `NAME=VALUE`, or `NAME` alone, which copies the value from the client's environment.

@@ -14,57 +14,70 @@ use crate::ending::exit::Exit;
 use crate::master::client::LONG_POLL;
 use crate::master::patience::observe;
 use crate::output::{Data, Notes, jobs_table};
+use crate::ui::upstream::Upstream;
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
 pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
-    let now = now();
-    if args.all {
-        let list = JobList { seq: 0, jobs: past::all_jobs(config, notes).await? };
-        show(&chosen(list, args, now), args, data)?;
-        return Ok(Exit::Done);
-    }
-    let masters = Masters::find("list", config, notes).await?;
-    let list = chosen(masters.list().await?, args, now);
     if args.watch {
-        return watch(&masters, list, args, data, notes).await;
+        return watch(&Upstream::find("list", config, notes).await?, args, data, notes).await;
     }
-    show(&list, args, data)?;
+    let list = if args.all {
+        JobList { seq: 0, jobs: past::all_jobs(config, notes).await? }
+    } else {
+        Masters::find("list", config, notes).await?.list().await?
+    };
+    let list = chosen(list, args, now());
+    data.show(args.format.output, &list, || jobs_table(&list.jobs, now()))?;
     Ok(Exit::Done)
 }
 
-fn show(list: &JobList, args: &ListArgs, data: &mut Data) -> Result<(), Error> {
-    data.show(args.format.output, list, || jobs_table(&list.jobs, now()))
+/// Prints the list, and then each job that changes. As JSON, each job is one line.
+async fn watch(upstream: &Upstream, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let mut known = observe(notes, || upstream.list()).await?;
+    let first = chosen(known.clone(), args, now()).jobs;
+    show_changed(&first, &vec![true; first.len()], true, args, data)?;
+    loop {
+        let next = observe(notes, || upstream.list_after(known.seq, LONG_POLL)).await?;
+        let mut jobs = next.jobs.clone();
+        jobs.extend(ended(upstream, &known, &next).await);
+        let jobs = chosen(JobList { seq: next.seq, jobs }, args, now()).jobs;
+        let changed: Vec<bool> = jobs.iter().map(|job| !known.jobs.contains(job)).collect();
+        show_changed(&jobs, &changed, false, args, data)?;
+        known = next;
+    }
 }
 
-/// Prints the list, and then each job that changes. As JSON, each job is one line.
-async fn watch(
-    masters: &Masters,
-    mut list: JobList,
+/// The jobs of the list before that are no longer on record, as the history has them. A local master ends with its job.
+async fn ended(upstream: &Upstream, before: &JobList, now: &JobList) -> Vec<JobSummary> {
+    let is_gone = |job: &&JobSummary| now.jobs.iter().all(|other| other.uid != job.uid);
+    let gone: Vec<&JobSummary> = before.jobs.iter().filter(is_gone).collect();
+    if gone.is_empty() {
+        return vec![];
+    }
+    // Without the history, only the last lines of these jobs are missing.
+    let past = upstream.ended(&now.jobs).await.unwrap_or_default();
+    past.into_iter().filter(|job| gone.iter().any(|gone| gone.uid == job.uid)).collect()
+}
+
+/// Prints the jobs that have changed, as lines of the table of all jobs, or as JSON.
+fn show_changed(
+    jobs: &[JobSummary],
+    changed: &[bool],
+    wants_head: bool,
     args: &ListArgs,
     data: &mut Data,
-    notes: &Notes,
-) -> Result<Exit, Error> {
-    let mut is_changed = vec![true; list.jobs.len()];
-    let mut wants_head = true;
-    loop {
-        match args.format.output {
-            Format::Json => {
-                let mut changed = list.jobs.iter().zip(is_changed).filter(|(_, is_changed)| *is_changed);
-                changed.try_for_each(|(job, _)| data.json_line(job))?;
-            }
-            Format::Text => {
-                let table = jobs_table(&list.jobs, now());
-                let lines = table.lines().zip([wants_head].into_iter().chain(is_changed));
-                data.text(
-                    &lines.filter(|(_, is_wanted)| *is_wanted).map(|(line, _)| line).collect::<Vec<_>>().join("\n"),
-                )?;
-            }
+) -> Result<(), Error> {
+    match args.format.output {
+        Format::Json => {
+            let mut changed = jobs.iter().zip(changed).filter(|(_, is_changed)| **is_changed);
+            changed.try_for_each(|(job, _)| data.json_line(job))
         }
-        wants_head = false;
-        let answer = observe(notes, || masters.list_after(list.seq, LONG_POLL)).await?;
-        let next = chosen(answer, args, now());
-        is_changed = next.jobs.iter().map(|job| !list.jobs.contains(job)).collect();
-        list = next;
+        Format::Text => {
+            let table = jobs_table(jobs, now());
+            let lines = table.lines().zip([&wants_head].into_iter().chain(changed));
+            let wanted: Vec<&str> = lines.filter(|(_, is_wanted)| **is_wanted).map(|(line, _)| line).collect();
+            data.text(&wanted.join("\n"))
+        }
     }
 }
 

@@ -2,12 +2,14 @@
 //! this user.
 
 use std::collections::HashSet;
+use std::io;
 use std::time::Duration;
 
 use history::History;
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::view::{JobSummary, JobView};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::which_master::Masters;
@@ -81,7 +83,7 @@ fn from_history(past: PastJob, notes: &Notes) -> Seen {
 }
 
 /// The history of this user, if the command asks local masters.
-pub(super) fn of_user(config: &Config) -> Option<History> {
+pub(crate) fn of_user(config: &Config) -> Option<History> {
     match config.master {
         MasterChoice::Local(_) => config.history.clone().map(History::at),
         MasterChoice::At(_) | MasterChoice::Kube(_) => None,
@@ -118,8 +120,9 @@ pub(crate) async fn ended(
         Some(masters) => masters.of_all(async |client| Ok(vec![client.history().await?])).await?,
         None => vec![],
     };
-    if let Some(history) = own {
-        lists.push(history.list().map_err(|error| Error::input("read the history").because(error))?);
+    if let Some(history) = own.cloned() {
+        let list = spawn_blocking(move || history.list()).await.map_err(io::Error::other).flatten();
+        lists.push(list.map_err(|error| Error::input("read the history").because(error))?);
     }
     let mut known: HashSet<String> = present.iter().map(|job| job.uid.clone()).collect();
     let mut all = PastJobs::default();

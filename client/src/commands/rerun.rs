@@ -1,8 +1,13 @@
 //! `rerun`: submits the job of an earlier run again, also a job that is only in the history.
 
+use protocol::elastic::Workers;
 use protocol::error::ErrorCode;
+use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
+use protocol::master::BackendKind;
+use protocol::view::JobView;
 
+use super::machines::how_to_join;
 use super::order::Order;
 use super::past::{self, Seen};
 use super::submit::{at_own_master, check_for_processes, no_detach, send};
@@ -19,7 +24,11 @@ use crate::request::{about, job_request, name_after};
 pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let RerunArgs { job: NameArg { name }, replace, detach, format, changes } = args;
     let seen = past::find("rerun", &name, config, notes).await?;
-    let mut request = again(&seen.view().spec, changes, replace)?;
+    let mut request = again(seen.view(), changes, replace)?;
+    if let Some(folder) = request.work_dir.as_ref().filter(|folder| folder.is_dir()) {
+        // The present files of the folder run.
+        request.about = about::of_folder(folder, &request.script.clone().unwrap_or_default()).await;
+    }
     let out = Output { format: format.output, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
         if detach {
@@ -30,33 +39,43 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
             return Err(Error::input(format!("job {name} is still at its local master")).hint(hint));
         }
         check_for_processes(&ImageArgs::default(), &request, notes)?;
-        if let Some(folder) = &request.work_dir {
-            // The present files of the folder run.
-            request.about = about::of_folder(folder, &request.script.clone().unwrap_or_default()).await;
-        }
         return at_own_master(Order::of_job(JobSpec::try_from(request)?, None), config, out).await;
     };
-    let order = Order::of_job(JobSpec::try_from(request)?, None);
+    let mut order = Order::of_job(JobSpec::try_from(request)?, None);
+    if client.about().await?.backend == BackendKind::Joined {
+        order.next_step = Some(how_to_join(&order.name, client.url()));
+    }
     send(client, order, (replace, detach), out).await.map_err(about_code)
 }
 
 /// The job of the earlier run, with the changes of the command line. Without `replace`, it has a name of its own.
-fn again(before: &JobSpec, changes: JobFlags, replace: bool) -> Result<JobRequest, Error> {
-    let mut base = renamed(before)?;
-    if replace {
-        base.name = before.name.clone();
-    }
-    job_request(changes, base, &variable_to_pass_on)
+fn again(before: &JobView, changes: JobFlags, replace: bool) -> Result<JobRequest, Error> {
+    let name = if replace { before.name.clone() } else { new_name(&before.name) };
+    job_request(changes, repeated(before, name)?, &variable_to_pass_on)
 }
 
-/// The job of an earlier run under a new name.
-pub(crate) fn renamed(before: &JobSpec) -> Result<JobRequest, Error> {
-    if before.origin.is_some() {
+/// A new name for another run of this job.
+pub(crate) fn new_name(before: &JobName) -> JobName {
+    name_after(before.as_str(), uuid::Uuid::new_v4().into_bytes())
+}
+
+/// The job as it last was, under this name.
+pub(crate) fn repeated(before: &JobView, name: JobName) -> Result<JobRequest, Error> {
+    if before.spec.origin.is_some() {
         let sentence = format!("job {} came from the file or the command of another launcher", before.name);
         return Err(Error::input(sentence).hint(format!("submit it as before, such as {}", command("apply -f FILE"))));
     }
-    let name = name_after(before.name.as_str(), uuid::Uuid::new_v4().into_bytes());
-    Ok(JobRequest { name, ..JobRequest::from(before) })
+    Ok(JobRequest { name, ..JobRequest::from(&last_spec(before)) })
+}
+
+/// The spec with the code and the workers that the user wanted last.
+pub(crate) fn last_spec(view: &JobView) -> JobSpec {
+    let mut spec = view.spec.clone();
+    spec.code = view.code.or(spec.code);
+    if let Some(Workers { min, max }) = view.workers {
+        (spec.worker_min, spec.worker_num) = (Some(min), max);
+    }
+    spec
 }
 
 /// Adds the next step for a job whose code the master no longer has.
@@ -78,6 +97,10 @@ mod tests {
 
     /// The new job of a command line, after a job with two workers.
     fn rerun(before: &JobSpec, flags: &str) -> Result<JobSpec, String> {
+        rerun_of(&JobView { name: before.name.clone(), spec: before.clone(), ..pending(2) }, flags)
+    }
+
+    fn rerun_of(before: &JobView, flags: &str) -> Result<JobSpec, String> {
         let line = format!("client rerun digits {flags}");
         let parsed = parse(line.split_whitespace().map(Into::into)).map_err(|error| error.to_string())?;
         let Parsed::Command(cli) = parsed else { panic!("{flags} contains --help") };
@@ -138,6 +161,15 @@ mod tests {
             }
             assert_eq!(after, before, "{flags} changes more than {at}; new: {is_new}");
         }
+    }
+
+    #[test]
+    fn pushed_code_and_wanted_workers_are_those_of_the_new_job() {
+        let code = Some("cd".repeat(32).parse().unwrap());
+        let (view, workers) = (pending(2), Some(Workers { min: 2, max: 7 }));
+        let spec = JobSpec { worker_min: Some(2), code: Some("ab".repeat(32).parse().unwrap()), ..view.spec.clone() };
+        let again = rerun_of(&JobView { spec, code, workers, ..view }, "").unwrap();
+        assert_eq!((again.code, again.worker_min, again.worker_num), (code, Some(2), 7));
     }
 
     #[test]

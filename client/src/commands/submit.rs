@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
+use protocol::about::About;
 use protocol::group::Group;
 use protocol::ids::JobName;
 use protocol::image::ImageRef;
@@ -206,6 +207,7 @@ fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Res
         return Err(Error::input(format!("{what} has no meaning here: {why}"))
             .hint(format!("leave it out; each machine has its own command: {join}")));
     }
+    let request = JobRequest { about: About::default(), ..request };
     let spec = machines::on_machines(request, place.on_unreachable)?;
     let next_step = Some(machines::how_to_join(&spec.name, client.url()));
     Ok(Order { next_step, ..Order::of_job(spec, None) })

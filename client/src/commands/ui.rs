@@ -6,9 +6,7 @@ use std::net::Ipv4Addr;
 use tokio::net::TcpListener;
 
 use super::now;
-use super::past;
-use super::which_master::Masters;
-use crate::address::config::{Config, MasterChoice, has_desktop};
+use crate::address::config::{Config, has_desktop};
 use crate::args::UiArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -23,12 +21,7 @@ use crate::ui::upstream::Upstream;
 
 pub(super) async fn run(args: UiArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let UiArgs { no_open, port } = args;
-    let upstream = match &config.master {
-        MasterChoice::Local(_) => {
-            Upstream::Local { run_folders: config.run_folders.clone(), history: past::of_user(config) }
-        }
-        MasterChoice::At(_) | MasterChoice::Kube(_) => Upstream::Fixed(Masters::find("ui", config, notes).await?),
-    };
+    let upstream = Upstream::find("ui", config, notes).await?;
     let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let listener = listen(port).await?;
     let port = listener.local_addr().map_err(|error| Error::input("find the page's port").because(error))?.port();

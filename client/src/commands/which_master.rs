@@ -35,7 +35,7 @@ pub(crate) enum Masters {
 
 impl Masters {
     /// The masters for this verb.
-    pub(super) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
+    pub(crate) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
         match choose(verb, config, || running(&config.run_folders, notes))? {
             Way::Url(url, token) => Ok(Self::One(MasterClient::new(url, token.as_ref())?)),
             Way::Cluster(place) => through_cluster(place, config.token.clone()).await.map(Self::One),

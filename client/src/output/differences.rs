@@ -28,8 +28,8 @@ fn sentence(name: &str, before: Option<&String>, after: Option<&String>) -> Stri
     }
 }
 
-/// The settings by their names. A setting of a group of settings, such as the options of pods, has the name of the group
-/// only if the name alone does not tell.
+/// The settings by their names. Names such as that of a variable begin with the name of their group. The options of pods and
+/// the rules for restarts have plain names.
 fn settings(spec: &JobSpec) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     let mut json = serde_json::to_value(spec).expect("specs always serialize");

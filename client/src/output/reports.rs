@@ -1,7 +1,7 @@
 //! The reports in the series of a job: the newest ones, and what a replica did between two of them. Pure.
 
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::progress::{JobSeries, Progress, SeriesPoint};
+use protocol::progress::{JobSeries, Progress, SeriesPoint, Values};
 
 /// A report of a script.
 #[derive(Debug, Clone, Copy)]
@@ -33,9 +33,19 @@ pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, Report<'_>)>
     reports.filter(|(_, report)| Some(report.generation) == newest).collect()
 }
 
+/// The newest number of each name in the reports of this replica's newest start. A report of the helper has no numbers from
+/// the output.
+pub(crate) fn newest_values(series: &JobSeries, replica: ReplicaId) -> Values {
+    let points = series.replicas.iter().filter(|of| of.replica == replica).flat_map(|of| &of.points);
+    let reports: Vec<Report<'_>> = points.filter_map(Report::of).collect();
+    let start = reports.last().map(|report| report.generation);
+    let newest_first = reports.iter().rev().filter(|report| Some(report.generation) == start);
+    newest_first.fold(Values::default(), |values, report| values.and(&report.progress.values))
+}
+
 /// The report with the greatest step. If several replicas have made this step, that of the first of them.
-pub(crate) fn furthest<'a>(reports: &[(ReplicaId, Report<'a>)]) -> Option<Report<'a>> {
-    reports.iter().rev().map(|(_, report)| *report).max_by_key(|report| report.progress.step)
+pub(crate) fn furthest<'a>(reports: &[(ReplicaId, Report<'a>)]) -> Option<(ReplicaId, Report<'a>)> {
+    reports.iter().rev().copied().max_by_key(|(_, report)| report.progress.step)
 }
 
 /// What a replica did in some time.
@@ -88,7 +98,7 @@ mod tests {
         let reports = newest_reports(series);
         let all = reports.iter().filter_map(|(_, report)| report.progress.step).collect();
         let furthest = furthest(&reports);
-        (all, furthest.and_then(|report| report.progress.values.iter().next().map(|(name, _)| name.to_owned())))
+        (all, furthest.and_then(|(_, report)| report.progress.values.iter().next().map(|(name, _)| name.to_owned())))
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::batches;
 use super::pace::{Pace, paces, ratio, straggler};
-use super::reports::{furthest, newest_reports};
+use super::reports::{Report, furthest, newest_reports, newest_values};
 use crate::cluster::rfc3339;
 use crate::output::command_line::command;
 use crate::output::narrate::{between, composition, queued_behind, workers_now};
@@ -138,8 +138,8 @@ fn restarts(view: &JobView) -> String {
 
 /// The newest step, such as `step 310, loss 0.0177, 12.3 ms per step`.
 fn progress(series: &JobSeries) -> Option<String> {
-    let progress = furthest(&newest_reports(series))?.progress;
-    let Progress { step, values, .. } = progress;
+    let (replica, Report { progress, .. }) = furthest(&newest_reports(series))?;
+    let (step, values) = (progress.step, newest_values(series, replica));
     let per_step = time_per_step(progress).map(|time| format!("{time} per step"));
     let values = values.iter().map(|(name, number)| format!("{name} {}", shortened(number)));
     let parts: Vec<String> =

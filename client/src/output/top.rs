@@ -22,7 +22,7 @@ pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMil
         let reports: Vec<Report<'_>> = reports.into_iter().map(|(_, report)| report).collect();
         let batch = reports.iter().map(|report| u64::from(report.progress.batch)).sum::<u64>();
         let name = [job.name.to_string(), job.state.to_string(), job.replica_num.to_string()];
-        let progress = first.map(|report| steps(report.progress)).unwrap_or_default();
+        let progress = first.map(|(_, report)| steps(report.progress)).unwrap_or_default();
         let age = age(&reports, &usage, now);
         table.add_row(name.into_iter().chain(progress).chain([number(batch)]).chain(used(&usage)).chain([age]));
     }
@@ -65,7 +65,8 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
     [cpu.map(|cpu| format!("{cpu} %")).unwrap_or_default(), memory]
 }
 
-/// The age of the oldest of these numbers. The master asks for usage and progress together, and notes only new progress.
+/// The age of the oldest of these numbers. The master asks for usage and progress together, and notes only progress that has
+/// changed.
 fn age(reports: &[Report<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
     let of_usage = usage.iter().map(|usage| usage.at).min();
     let oldest = of_usage.or_else(|| reports.iter().map(|report| report.at).min());

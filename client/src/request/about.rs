@@ -24,7 +24,7 @@ pub(crate) fn of_image(image: &ImageRef) -> About {
     About { source: Some(image.repository().to_owned()), commit: None }
 }
 
-/// The commit of a folder, with `-dirty` if files have changed since. `None` without git, or outside a repository.
+/// The commit of a folder, with `-dirty` if files that git tracks have changed since. `None` without git, or outside a repository.
 async fn commit_of(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]);

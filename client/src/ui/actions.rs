@@ -7,7 +7,7 @@ use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 
 use super::upstream::Upstream;
-use crate::commands::rerun::{about_code, renamed};
+use crate::commands::rerun::{about_code, repeated};
 use crate::ending::error::Error;
 use crate::follow::replaced;
 
@@ -71,34 +71,47 @@ impl Action {
         Self::ALL.into_iter().filter(is_possible).collect()
     }
 
-    /// Does the action with the job that the user saw. `workers` is what the user typed, for [`Self::Scale`]. Returns the
-    /// job to show then, if there is one.
-    pub(super) async fn apply(self, upstream: &Upstream, seen: &Seen, workers: &str) -> Result<Option<JobName>, Error> {
+    /// Does the action with the job that the user saw. The user has typed `workers` for [`Self::Scale`]. `task` is the name
+    /// of the new job for [`Self::Rerun`]. Returns the job to show then, if there is one.
+    pub(super) async fn apply(
+        self,
+        upstream: &Upstream,
+        seen: Seen,
+        (workers, task): (&str, Option<JobName>),
+    ) -> Result<Option<JobName>, Error> {
         let Seen { job, uid } = seen;
-        let client = upstream.of(job)?;
-        let view = client.view(job).await?;
-        if view.uid != *uid {
-            return Err(replaced(job));
+        let client = upstream.of(&job)?;
+        let view = client.view(&job).await?;
+        if view.uid != uid {
+            return Err(replaced(&job));
         }
         let suspended = |is_suspended| JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
         match self {
             Self::Delete => {
-                client.delete(job, Some(uid)).await?;
+                client.delete(&job, Some(&uid)).await?;
                 return Ok(None);
             }
-            Self::Rerun => return run_again(upstream, &view.spec).await.map(Some),
-            Self::Cancel => client.cancel(job).await?,
-            Self::Suspend => drop(client.patch(job, suspended(true)).await?),
-            Self::Resume => drop(client.patch(job, suspended(false)).await?),
-            Self::Scale => drop(client.patch(job, scaled(workers)?).await?),
+            Self::Rerun if view.result.is_none() => return Err(Error::input(format!("job {job} has not ended"))),
+            Self::Rerun => {
+                let task = task.ok_or_else(|| Error::input("the form has no name for the new job"))?;
+                return run_again(upstream, &view, task).await.map(Some);
+            }
+            Self::Cancel => client.cancel(&job).await?,
+            Self::Suspend => drop(client.patch(&job, suspended(true)).await?),
+            Self::Resume => drop(client.patch(&job, suspended(false)).await?),
+            Self::Scale => drop(client.patch(&job, scaled(workers)?).await?),
         }
-        Ok(Some(job.clone()))
+        Ok(Some(job))
     }
 }
 
-/// Submits the job of an earlier run under a new name, which is returned.
-pub(super) async fn run_again(upstream: &Upstream, before: &JobSpec) -> Result<JobName, Error> {
-    let spec = JobSpec::try_from(renamed(before)?)?;
+/// Submits the job as it last was under the name `task`, which is returned. Submits it once, however often this is called.
+pub(super) async fn run_again(upstream: &Upstream, before: &JobView, task: JobName) -> Result<JobName, Error> {
+    let mut spec = JobSpec::try_from(repeated(before, task)?)?;
+    if spec.work_dir.is_some() {
+        // The present files of the folder run.
+        spec.about.commit = None;
+    }
     Ok(upstream.submit(&spec).await.map_err(about_code)?.name)
 }
 

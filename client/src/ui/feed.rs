@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use protocol::ids::{JobName, UnixMillis};
 use protocol::output::LogLine;
-use protocol::view::{JobList, JobSummary};
+use protocol::view::{JobList, JobSummary, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -16,14 +16,17 @@ use tokio::time::{Instant, sleep, timeout};
 use super::log_lines::Line;
 use super::output::{LINES_MAX, Reading};
 use super::parts::{Content, JobShown, Known, Part};
+use super::series::Series;
 use super::upstream::Upstream;
-use crate::ending::error::{Cause, Error};
+use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::{LONG_POLL, MasterClient};
 
 /// How often the list of jobs is read, and times on the page grow. A change is shown at once.
 const LIST_PERIOD: Duration = Duration::from_secs(2);
 /// How often the reports of scripts are read, and times on the page grow.
 const SERIES_PERIOD: Duration = Duration::from_secs(5);
+/// Minimum time between two requests for the list: every answer makes all rows anew.
+const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// Minimum time between two requests for one job.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time between two attempts to reach the master.
@@ -223,27 +226,26 @@ impl Hub {
     async fn ask_for_jobs(self: Arc<Self>, feed: Arc<Feed>) {
         let mut content = Content::Nothing;
         let mut list = JobList { seq: 0, jobs: vec![] };
-        let mut past = None;
+        let (mut past, mut is_known) = (vec![], false);
         loop {
             let answer = match content {
                 Content::Nothing => self.upstream.list().await,
                 Content::Jobs { .. } | Content::Job(_) => self.upstream.list_after(list.seq, LIST_PERIOD).await,
             };
+            let answer = answer.map_err(Error::from);
             let (trouble, pause) = match &answer {
-                Ok(_) => (None, PAUSE),
+                Ok(_) => (None, LIST_PAUSE),
                 Err(error) => (Some(sentence(error)), LIST_PERIOD),
             };
             if let Ok(newest) = answer {
                 let is_there = |job: &JobSummary| newest.jobs.iter().any(|other| other.uid == job.uid);
-                if !list.jobs.iter().all(is_there) {
-                    // A job that is no longer on record is now in the history.
-                    past = None;
-                }
-                if past.is_none() {
-                    past = self.upstream.ended(&newest.jobs).await.ok();
+                // A job that is no longer on record is now in the history.
+                is_known &= list.jobs.iter().all(is_there);
+                if !is_known && let Ok(ended) = self.upstream.ended(&newest.jobs).await {
+                    (past, is_known) = (ended, true);
                 }
                 list = newest;
-                content = Content::Jobs { present: list.jobs.clone(), past: past.clone().unwrap_or_default() };
+                content = Content::Jobs { present: list.jobs.clone(), past: past.clone() };
             }
             feed.publish(Known { content: content.clone(), trouble, at: (self.now)() });
             sleep(pause).await;
@@ -281,7 +283,8 @@ struct AskingForJob {
 impl AskingForJob {
     async fn run(mut self) {
         loop {
-            let (trouble, pause) = match self.ask().await {
+            let asked = if self.look_back().await { Ok(()) } else { self.ask().await };
+            let (trouble, pause) = match asked {
                 Ok(()) => (None, PAUSE),
                 Err(error) => {
                     if is_not_found(&error) {
@@ -297,51 +300,62 @@ impl AskingForJob {
         }
     }
 
-    /// Waits for a change of the job, at most until its reports are due. The second time, looks for the earlier run instead,
-    /// so that the first answer does not wait for it.
+    /// Looks for the earlier run, which the first answer does not wait for. Returns whether this was still to do.
+    async fn look_back(&mut self) -> bool {
+        let Some(job) = self.job.as_mut().filter(|_| !self.has_looked_back) else { return false };
+        self.has_looked_back = true;
+        // Without the earlier run, the rest of the page is still useful.
+        job.before = self.hub.upstream.run_before(&job.view).await.ok().flatten();
+        true
+    }
+
+    /// Waits for a change of the job, at most until its reports are due. Then reads what is new about it.
     async fn ask(&mut self) -> Result<(), Error> {
-        if let Some(job) = self.job.as_mut().filter(|_| !self.has_looked_back) {
-            self.has_looked_back = true;
-            // Without the earlier run, the rest of the page is still useful.
-            job.before = self.hub.upstream.run_before(&job.view).await.ok().flatten();
-            return Ok(());
-        }
         let client = self.hub.upstream.of(&self.name)?;
-        let view = match &self.job {
-            None => client.view(&self.name).await?,
-            Some(job) if self.pace == Pace::Slow => {
-                sleep(SERIES_PERIOD).await;
-                client.view_after(&self.name, job.view.seq, Duration::ZERO).await?
-            }
-            Some(JobShown { view, .. }) => {
-                let wait = if view.state.is_finished() { LONG_POLL } else { SERIES_PERIOD };
-                client.view_after(&self.name, view.seq, wait).await?
-            }
-        };
-        let is_same = self.job.as_ref().is_some_and(|job| job.view.uid == view.uid);
-        self.has_looked_back &= is_same;
-        let known = self.job.take().filter(|_| is_same).map(|job| (job.series, job.timeline, job.before));
-        let (series, timeline, before) = known.unwrap_or_default();
-        let is_known = timeline.as_ref().is_some_and(|known| known.state == view.state);
-        let is_over = view.state.is_finished();
-        let first_lines = (!is_same).then(|| self.read_output(client.clone(), view.replicas.len()));
-        let takes_jobs = self.hub.upstream.takes_jobs();
-        let job = self.job.insert(JobShown { view, series, timeline, before, is_past: false, takes_jobs });
-        if !is_same || self.next_series <= Instant::now() {
+        let view = self.next_view(&client).await?;
+        let before = self.job.take().filter(|job| job.view.uid == view.uid);
+        self.has_looked_back &= before.is_some();
+        let first_lines = before.is_none().then(|| self.read_output(client.clone(), view.replicas.len()));
+        let state_before = before.as_ref().map(|job| job.view.state);
+        let job = self.job.insert(match before {
+            Some(job) => JobShown { view, ..job },
+            None => JobShown::on_record(view, self.hub.upstream.takes_jobs()),
+        });
+        let (state, is_new) = (job.view.state, state_before != Some(job.view.state));
+        if is_new && state.is_finished() {
+            // The last numbers of the output may be older than the newest reports, so all are read again.
+            job.series = Series::default();
+        }
+        let period = if state.is_finished() { LONG_POLL } else { SERIES_PERIOD };
+        if is_new || self.next_series <= Instant::now() {
             // Without the reports, the rest of the page is still useful.
             let newest = client.series_after(&self.name, job.series.after()).await;
             newest.into_iter().for_each(|answer| job.series.add(answer));
-            self.next_series = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
+            self.next_series = Instant::now() + period;
         }
-        if !is_known || self.next_timeline <= Instant::now() {
+        if is_new || self.next_timeline <= Instant::now() {
             job.timeline = client.timeline(&self.name).await.ok();
-            self.next_timeline = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
+            self.next_timeline = Instant::now() + period;
         }
         if let Some(mut first_lines) = first_lines {
             // Waits a moment, so that the first page contains the newest lines.
             let _ = timeout(FIRST_LINES, first_lines.changed()).await;
         }
         Ok(())
+    }
+
+    async fn next_view(&self, client: &MasterClient) -> Result<JobView, MasterError> {
+        match &self.job {
+            None => client.view(&self.name).await,
+            Some(job) if self.pace == Pace::Slow => {
+                sleep(SERIES_PERIOD).await;
+                client.view_after(&self.name, job.view.seq, Duration::ZERO).await
+            }
+            Some(JobShown { view, .. }) => {
+                let wait = if view.state.is_finished() { LONG_POLL } else { SERIES_PERIOD };
+                client.view_after(&self.name, view.seq, wait).await
+            }
+        }
     }
 
     /// Begins to read the output of a job that was not known before. The channel closes when the newest lines are

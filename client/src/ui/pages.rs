@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use askama::Template;
-use protocol::history::PastJob;
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::output::LogLine;
 use protocol::view::{JobResult, JobState, JobView};
@@ -12,10 +11,9 @@ use super::actions::Action;
 use super::feed::{NewLines, Snapshot, Watching};
 use super::log_lines::Line;
 use super::parts::{Content, Filter, JobShown, Known, Part, html, plain};
-use super::series::Series;
 use super::tab::place;
 use super::tf_config::tf_config;
-use super::upstream::Before;
+use crate::commands::rerun::new_name;
 
 /// The frame of every page. [`page`] fills in the body.
 #[derive(Default, Template)]
@@ -73,23 +71,23 @@ pub(super) fn job(at: &str, name: &JobName, watching: &Watching, snapshot: &Snap
     page(frame, &Job { name: name.as_str(), is_past: false, sections, lines: &lines })
 }
 
-/// A job of the history.
-pub(super) fn past_job(at: &str, past: PastJob, before: Option<Before>, takes_jobs: bool) -> String {
-    let PastJob { view, timeline, series, last_output } = past;
-    let (name, now) = (view.name.clone(), view.times.finished.or(view.times.ended).unwrap_or(UnixMillis(0)));
-    let replica = if let Some(JobResult::Failed { failure }) = &view.result { failure.replica() } else { None };
-    let line = |replica, line: &str| {
-        let (line, time) = (line.to_owned(), None);
-        Arc::new(Line::new(&LogLine { replica, time, offset: 0, line, unfinished: false }))
-    };
-    let lines: Vec<_> = replica.iter().flat_map(|it| last_output.lines().map(|text| line(*it, text))).collect();
-    let mut reports = Series::default();
-    reports.add(series);
-    let job = JobShown { view, series: reports, timeline: Some(timeline), before, is_past: true, takes_jobs };
+/// A job of the history, with the replicas from the number `from` on. `lines` is the end of its output.
+pub(super) fn past_job(at: &str, job: JobShown, last_output: &str, from: usize) -> String {
+    let (name, times) = (job.view.name.clone(), &job.view.times);
+    let now = times.finished.or(times.ended).unwrap_or(UnixMillis(0));
+    let lines = end_of_output(&job.view, last_output);
     let known = Known { content: Content::Job(Box::new(job)), trouble: None, at: now };
-    let sections = Part::of_job(0).into_iter().map(|part| (part.id(), part.html(&known).into())).collect();
+    let sections = Part::of_job(from).into_iter().map(|part| (part.id(), part.html(&known).into())).collect();
     let frame = Page { up: "../", title: name.as_str(), place: at, ..Page::default() };
     page(frame, &Job { name: name.as_str(), is_past: true, sections, lines: &lines })
+}
+
+/// The last lines of the replica whose failure ended the job.
+fn end_of_output(view: &JobView, last_output: &str) -> Vec<Arc<Line>> {
+    let Some(JobResult::Failed { failure }) = &view.result else { return vec![] };
+    let Some(replica) = failure.replica() else { return vec![] };
+    let line = |line: &str| LogLine { replica, time: None, offset: 0, line: line.to_owned(), unfinished: false };
+    last_output.lines().map(|text| Arc::new(Line::new(&line(text)))).collect()
 }
 
 #[derive(Template)]
@@ -158,6 +156,8 @@ struct Ask<'a> {
     action: Action,
     /// The number of workers now, for an action that changes it.
     workers: Option<String>,
+    /// The name of the new job, for an action that submits one. So the same answer submits one job, however often it is sent.
+    task: Option<JobName>,
 }
 
 /// The question before an action. `path` is the last part of the path of the job's page.
@@ -165,9 +165,10 @@ pub(super) fn ask(at: &str, view: &JobView, path: &str, action: Action) -> Strin
     let name = view.name.as_str();
     let range = view.workers.map(|workers| format!("{}:{}", workers.min, workers.max));
     let workers = range.filter(|_| action == Action::Scale);
+    let task = (action == Action::Rerun).then(|| new_name(&view.name));
     let title = format!("{} {name}", action.verb());
     let frame = Page { up: "../../", title: &title, place: at, ..Page::default() };
-    page(frame, &Ask { name, path, uid: &view.uid, action, workers })
+    page(frame, &Ask { name, path, uid: &view.uid, action, workers, task })
 }
 
 #[derive(Template)]

@@ -9,7 +9,7 @@ use protocol::view::{JobState, JobSummary, JobView};
 use super::actions::Action;
 use super::charts::{Chart, charts};
 use super::series::Series;
-use super::upstream::Before;
+use super::upstream::{Before, path};
 use crate::output::command_line::command;
 use crate::output::{
     Colours, exit_or_reason, for_terminal, is_plain, narrate, result_or_queued, status_facts, time, time_per_step,
@@ -54,9 +54,17 @@ pub(super) struct JobShown {
     pub(super) is_past: bool,
     /// Whether the master takes new jobs.
     pub(super) takes_jobs: bool,
+    /// Whether commands with the job's name are about this job.
+    pub(super) has_its_name: bool,
 }
 
 impl JobShown {
+    /// A job on record, of which only the view is known yet.
+    pub(super) fn on_record(view: JobView, takes_jobs: bool) -> Self {
+        let (series, timeline, before) = (Series::default(), None, None);
+        Self { view, series, timeline, before, is_past: false, takes_jobs, has_its_name: true }
+    }
+
     /// The last part of the path of the job's page.
     pub(super) fn path(&self) -> &str {
         if self.is_past { &self.view.uid } else { self.view.name.as_str() }
@@ -220,16 +228,15 @@ struct JobRow {
 
 impl Jobs {
     fn new((present, past): (&[JobSummary], &[JobSummary]), filter: &Filter, now: UnixMillis) -> Self {
-        let present = present.iter().map(|job| (job, format!("jobs/{}", job.name), false));
-        let past = past.iter().map(|job| (job, format!("history/{}", job.uid), true));
-        let mut shown: Vec<_> = present.chain(past).collect();
+        let mut shown: Vec<_> =
+            present.iter().map(|job| (job, false)).chain(past.iter().map(|job| (job, true))).collect();
         let all = shown.len();
-        shown.retain(|(job, ..)| filter.admits(job));
+        shown.retain(|(job, _)| filter.admits(job));
         // The newest job first. Jobs of a restarted master also have this time, because it is in the record.
-        shown.sort_by_key(|(job, ..)| std::cmp::Reverse(job.times.accepted.map(|at| at.0)));
-        let row = |(job, path, is_past): (&JobSummary, _, _)| JobRow {
+        shown.sort_by_key(|(job, _)| std::cmp::Reverse(job.times.accepted.map(|at| at.0)));
+        let row = |(job, is_past): (&JobSummary, bool)| JobRow {
             name: job.name.to_string(),
-            path,
+            path: path(job, is_past),
             is_past,
             state: job.state,
             strategy: job.strategy.to_string(),
@@ -359,16 +366,20 @@ struct Run {
 impl Run {
     fn new(job: &JobShown) -> Self {
         let (view, name) = (&job.view, &job.view.name);
-        let mut commands = vec![("show the job", format!("status {name}"))];
+        let mut commands = vec![];
         if !job.is_past {
-            commands.insert(0, ("follow the output", format!("logs {name} -f")));
+            commands.push(("follow the output", format!("logs {name} -f")));
             commands.push(("wait for the end", format!("wait {name}")));
         }
-        commands.extend((!view.restarts.is_empty()).then(|| ("explain the failure", format!("why {name}"))));
-        commands.extend(view.workers.filter(|_| view.result.is_none()).map(|workers| {
-            ("change the workers", format!("scale {name} --worker-num {}:{}", workers.min, workers.max))
-        }));
-        commands.extend(view.result.is_some().then(|| ("run the job again", format!("rerun {name}"))));
+        if job.has_its_name {
+            commands.push(("show the job", format!("status {name}")));
+            commands.extend((!view.restarts.is_empty()).then(|| ("explain the failure", format!("why {name}"))));
+            commands.extend(view.workers.filter(|_| view.result.is_none()).map(|workers| {
+                ("change the workers", format!("scale {name} --worker-num {}:{}", workers.min, workers.max))
+            }));
+            let can_run = view.result.is_some() && view.spec.origin.is_none();
+            commands.extend(can_run.then(|| ("run the job again", format!("rerun {name}"))));
+        }
         let commands = commands.into_iter().map(|(what, words)| (what, command(&words))).collect();
         let mut before = job.before.clone();
         before.iter_mut().flat_map(|before| &mut before.differences).for_each(|text| *text = plain(text));

@@ -9,6 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
+use protocol::history::PastJob;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 use serde::Deserialize;
@@ -19,7 +20,8 @@ use super::guard::Guard;
 use super::log_lines::Line;
 use super::output::{LINES_MAX, newest};
 use super::pages;
-use super::parts::{Content, Filter, Part};
+use super::parts::{Content, Filter, JobShown, Part};
+use super::series::Series;
 use super::tab::{Output, Tab};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -231,10 +233,26 @@ async fn tf_config(
     Ok(Html(pages::tf_config_of(&hub.upstream.place(), &view, replica)))
 }
 
-async fn past_job(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {
-    let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../"))?;
-    let before = hub.upstream.run_before(&past.view).await.ok().flatten();
-    Ok(Html(pages::past_job(&hub.upstream.place(), past, before, hub.upstream.takes_jobs())))
+async fn past_job(
+    State(hub): Site,
+    Path(uid): Path<String>,
+    Query(query): Query<JobQuery>,
+) -> Result<Html<String>, Failed> {
+    let PastJob { view, timeline, series: reports, last_output } =
+        hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../"))?;
+    let present = hub.upstream.list().await.map(|list| list.jobs).unwrap_or_default();
+    let mut series = Series::default();
+    series.add(reports);
+    let job = JobShown {
+        series,
+        timeline: Some(timeline),
+        before: hub.upstream.run_before(&view).await.ok().flatten(),
+        is_past: true,
+        takes_jobs: hub.upstream.takes_jobs(),
+        has_its_name: present.iter().all(|job| job.name != view.name),
+        view,
+    };
+    Ok(Html(pages::past_job(&hub.upstream.place(), job, &last_output, query.from)))
 }
 
 async fn ask_past(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {
@@ -242,10 +260,21 @@ async fn ask_past(State(hub): Site, Path(uid): Path<String>) -> Result<Html<Stri
     Ok(Html(pages::ask(&hub.upstream.place(), &past.view, &uid, Action::Rerun)))
 }
 
-async fn rerun_past(State(hub): Site, Path(uid): Path<String>) -> Result<Redirect, Failed> {
+async fn rerun_past(
+    State(hub): Site,
+    Path(uid): Path<String>,
+    Form(Rerun { task }): Form<Rerun>,
+) -> Result<Redirect, Failed> {
     let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../../"))?;
-    let job = run_again(&hub.upstream, &past.view.spec).await.map_err(failed(&hub, "../../"))?;
+    let job = run_again(&hub.upstream, &past.view, task).await.map_err(failed(&hub, "../../"))?;
     Ok(Redirect::to(&format!("../../jobs/{job}")))
+}
+
+/// The answer to the question before a rerun.
+#[derive(Deserialize)]
+struct Rerun {
+    /// The name of the new job.
+    task: JobName,
 }
 
 async fn view(hub: &Hub, name: &JobName) -> Result<JobView, Error> {
@@ -263,19 +292,21 @@ async fn ask(State(hub): Site, Path((name, verb)): Path<(JobName, String)>) -> R
 struct Answer {
     /// The uid of the job that the user saw.
     uid: String,
-    /// The number of workers that the user wants.
+    /// The number of workers that the user wants, for [`Action::Scale`].
     #[serde(default)]
     workers: String,
+    /// The name of the new job, for [`Action::Rerun`].
+    task: Option<JobName>,
 }
 
 async fn act(
     State(hub): Site,
     Path((job, verb)): Path<(JobName, String)>,
-    Form(Answer { uid, workers }): Form<Answer>,
+    Form(Answer { uid, workers, task }): Form<Answer>,
 ) -> Result<Response, Failed> {
     let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let seen = Seen { job, uid };
-    let next = action.apply(&hub.upstream, &seen, &workers).await.map_err(failed(&hub, "../../"))?;
+    let next = action.apply(&hub.upstream, seen, (&workers, task)).await.map_err(failed(&hub, "../../"))?;
     let next = next.map_or_else(|| "../../".to_owned(), |job| format!("../{job}"));
     Ok(Redirect::to(&next).into_response())
 }

@@ -35,8 +35,10 @@ pub(super) struct Tab {
     output: Output,
     /// The number of the next line to send.
     next_line: u64,
-    /// For one replica: the job with which the tab began, and where the sent lines end in the replica's output.
+    /// For one replica: the job with which the tab began, and where the lines that it began with end in the output.
     sent_until: Option<(u64, u64)>,
+    /// Whether the stream ends although the tab is open.
+    has_ended: bool,
     /// What the tab shows.
     sent: HashMap<Part, Arc<str>>,
     queue: VecDeque<Event>,
@@ -64,6 +66,7 @@ impl Tab {
             output,
             next_line,
             sent_until: None,
+            has_ended: false,
             sent: HashMap::new(),
             queue: VecDeque::new(),
         }
@@ -96,6 +99,9 @@ impl Tab {
             if let Some(event) = self.queue.pop_front() {
                 return Some(event);
             }
+            if self.has_ended {
+                return None;
+            }
             tokio::select! {
                 changed = self.watching.known.changed() => {
                     changed.ok()?;
@@ -124,17 +130,17 @@ impl Tab {
 
     fn take_lines(&mut self) {
         self.written.mark_unchanged();
-        let NewLines { mut lines, mut is_gap, end, job } = self.watching.feed.lines_from(self.next_line);
-        self.next_line = end;
-        if let Output::Of(replica) = self.output {
-            lines.retain(|line| line.replica == replica);
-            if let Some((_, sent_until)) = self.sent_until.filter(|(of, _)| *of == job) {
-                // The tab knows where to go on, although the feed has dropped lines of other replicas.
-                lines.retain(|line| line.offset > sent_until);
-                is_gap = false;
+        let NewLines { mut lines, is_gap, end, job } = self.watching.feed.lines_from(self.next_line);
+        if let (Output::Of(replica), begun) = (self.output, self.sent_until) {
+            let sent_until = begun.filter(|(of, _)| *of == job).map_or(0, |(_, offset)| offset);
+            lines.retain(|line| line.replica == replica && line.offset > sent_until);
+            if is_gap && begun.is_some() {
+                // The browser opens the stream again, which then begins with the newest lines.
+                self.has_ended = true;
+                return;
             }
-            self.sent_until = lines.last().map(|line| (job, line.offset)).or(self.sent_until);
         }
+        self.next_line = end;
         if !lines.is_empty() || is_gap {
             self.send(if is_gap { "anew" } else { "lines" }, &lines);
         }

@@ -1,5 +1,6 @@
 //! The masters that the page asks, and the history of the user.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::{JobList, JobSummary, JobView};
+use tokio::task::spawn_blocking;
 
+use crate::address::config::{Config, MasterChoice};
 use crate::commands::past;
+use crate::commands::rerun::last_spec;
 use crate::commands::which_master::Masters;
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
-use crate::output::differences;
+use crate::output::{Notes, differences};
 
 /// Where the jobs of the page are.
 pub(crate) enum Upstream {
@@ -28,22 +32,33 @@ pub(crate) enum Upstream {
 }
 
 impl Upstream {
+    /// The masters that this command asks.
+    pub(crate) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
+        match &config.master {
+            MasterChoice::Local(_) => {
+                Ok(Self::Local { run_folders: config.run_folders.clone(), history: past::of_user(config) })
+            }
+            MasterChoice::At(_) | MasterChoice::Kube(_) => Ok(Self::Fixed(Masters::find(verb, config, notes).await?)),
+        }
+    }
+
     /// A client of the master that has this job.
     pub(crate) fn of(&self, name: &JobName) -> Result<MasterClient, Error> {
         self.masters().of(name)
     }
 
     /// All jobs on record, when one of them has changed since `seq`, or unchanged after `wait`.
-    pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, Error> {
-        Ok(self.masters().list_after(seq, wait).await?)
+    pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
+        self.masters().list_after(seq, wait).await
     }
 
     /// All jobs on record.
-    pub(crate) async fn list(&self) -> Result<JobList, Error> {
-        Ok(self.masters().list().await?)
+    pub(crate) async fn list(&self) -> Result<JobList, MasterError> {
+        self.masters().list().await
     }
 
-    /// The jobs of the history that are not among `present`.
+    /// The jobs of the history that are not among `present`. Files that cannot be read are left out;
+    /// `client list --all` names them.
     pub(crate) async fn ended(&self, present: &[JobSummary]) -> Result<Vec<JobSummary>, Error> {
         let PastJobs { jobs, skipped: _ } = past::ended(Some(&self.masters()), self.history(), present).await?;
         Ok(jobs)
@@ -56,7 +71,9 @@ impl Upstream {
             Self::Fixed(Masters::One(client)) if is_uid(uid) => Ok(client.past_job(uid).await?),
             Self::Fixed(_) => Err(unknown()),
             Self::Local { history, .. } => {
-                let found = history.as_ref().map(|history| history.read(uid)).transpose();
+                let (history, uid) = (history.clone(), uid.to_owned());
+                let read = move || history.map(|history| history.read(&uid)).transpose();
+                let found = spawn_blocking(read).await.map_err(io::Error::other).flatten();
                 found.map_err(|error| Error::input("read the history").because(error))?.flatten().ok_or_else(unknown)
             }
         }
@@ -68,15 +85,16 @@ impl Upstream {
         let past = self.ended(&present).await?;
         let Some(newest) = newest_before(view, present.iter().chain(&past)) else { return Ok(None) };
         let is_past = past.iter().any(|job| job.uid == newest.uid);
-        let spec = match is_past {
-            true => self.past_job(&newest.uid).await?.view.spec,
-            false => self.of(&newest.name)?.view(&newest.name).await?.spec,
+        let before = match is_past {
+            true => self.past_job(&newest.uid).await?.view,
+            false => self.of(&newest.name)?.view(&newest.name).await?,
         };
-        let path = if is_past { format!("history/{}", newest.uid) } else { format!("jobs/{}", newest.name) };
-        Ok(Some(Before { name: newest.name.to_string(), path, differences: differences(&spec, &view.spec) }))
+        let differences = differences(&last_spec(&before), &last_spec(view));
+        Ok(Some(Before { name: newest.name.to_string(), path: path(newest, is_past), differences }))
     }
 
-    /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it.
+    /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it, and
+    /// machines join a job by its name.
     pub(crate) fn takes_jobs(&self) -> bool {
         matches!(self, Self::Fixed(Masters::One(_)))
     }
@@ -122,6 +140,11 @@ pub(crate) struct Before {
     pub(crate) path: String,
     /// How the later run differs.
     pub(crate) differences: Vec<String>,
+}
+
+/// The path of a job's page, relative to the list.
+pub(super) fn path(job: &JobSummary, is_past: bool) -> String {
+    if is_past { format!("history/{}", job.uid) } else { format!("jobs/{}", job.name) }
 }
 
 /// The job that was accepted last before this one, among those with the same source.

@@ -292,12 +292,14 @@ fn a_job_of_the_history_has_a_page_and_can_run_again() {
     assert!(asked.contains("A new job with the same settings") && asked.contains("href=\"../0b5e\""), "{asked}");
     let submits = || master.received().into_iter().filter(|it| it.line.starts_with("POST")).collect::<Vec<_>>();
     assert!(submits().is_empty(), "the question alone submits nothing");
-    let answer = page.post("history/0b5e/rerun", "");
+    let task = asked.split_once("name=\"task\" value=\"").and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
+    assert_eq!(page.post("history/0b5e/rerun", "").status, 404, "a form without a name");
+    let answer = page.post("history/0b5e/rerun", &format!("uid=0b5e&task={task}"));
     assert_eq!(answer.status, 303, "{}", answer.body);
     let [submit] = &submits()[..] else { panic!("{:?}", submits()) };
     let job: Value = serde_json::from_str(&submit.body).unwrap();
     let name = job["name"].as_str().unwrap();
-    assert!(name.starts_with("letters-") && job["worker_num"] == json!(2), "{job}");
+    assert!(name == task && name.starts_with("letters-") && job["worker_num"] == json!(2), "{job}");
     assert!(answer.head.contains(&format!("location: ../../jobs/{name}\r\n")), "{}", answer.head);
     for path in ["history/none", "history/..%2fjobs", "history/none/rerun"] {
         assert!([404, 409].contains(&page.get(path).status), "{path}");
@@ -310,9 +312,18 @@ fn a_job_that_has_ended_can_run_again() {
     let page = Page::of(&master);
     assert!(page.get("jobs/letters").body.contains("href=\"letters/rerun\""));
     assert!(!page.get("jobs/digits").body.contains("digits/rerun"), "a running job cannot run again");
-    let answer = page.post("jobs/letters/rerun", "uid=uid-1");
+    assert_eq!(page.post("jobs/letters/rerun", "uid=uid-1").status, 409, "a form without a name");
+    assert_eq!(page.post("jobs/digits/rerun", "uid=uid-1&task=next").status, 409, "the job runs");
+    let answer = page.post("jobs/letters/rerun", "uid=uid-1&task=letters-2");
     assert_eq!(answer.status, 303, "{}", answer.body);
-    assert!(answer.head.contains("location: ../letters-"), "{}", answer.head);
+    assert!(answer.head.contains("location: ../letters-2\r\n"), "{}", answer.head);
+}
+
+#[test]
+fn commands_with_the_name_of_a_later_job_are_not_shown_for_an_earlier_one() {
+    let master = LiveMaster::start(Jobs { views: vec![running("letters")], past: vec![past()], ..Jobs::default() });
+    let body = Page::of(&master).get("history/0b5e").body;
+    assert!(body.contains("0b5e/rerun") && !body.contains("client "), "{body}");
 }
 
 #[test]
