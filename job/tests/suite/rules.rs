@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use job::gang::HelperUse;
+use job::observation::{Incarnation, Others, Pod, PodState};
 use job::policy::Budget::{Counted, Free};
 use job::policy::{Deadline, GangKind, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -259,4 +260,28 @@ fn the_termination_grace_limits_a_save() {
     };
     assert_eq!(graces(120), (10, 120));
     assert_eq!(graces(6), (6, 6));
+}
+
+#[test]
+fn the_pods_of_each_group_are_a_kind_and_count_at_their_minimum() {
+    let with =
+        |cpu: &str, count| Group { cpu: Some(cpu.parse().expect("not an amount")), ..Group::new(Role::Worker, count) };
+    let kinds = |groups, worker_min| {
+        let request = JobRequest::new("job".parse().expect("not a job's name"), Strategy::AllReduce);
+        let workers = if worker_min == Some(1) { Some(3) } else { None };
+        let request = JobRequest { groups, worker_min, worker_num: workers, chief_num: Some(1), ..request };
+        job::plan::kinds(&JobSpec::try_from(request).expect("an invalid request"))
+    };
+    assert_eq!(kinds(vec![], Some(1)), [(id("chief-0"), 2)], "the chief and one worker of up to three");
+    let grouped = kinds(vec![with("1", 2), with("4", 1)], None);
+    assert_eq!(grouped, [(id("chief-0"), 1), (id("worker-0"), 2), (id("worker-2"), 1)]);
+}
+
+#[test]
+fn a_pod_has_ended_if_its_agent_has() {
+    let (reason, others) = (String::new(), Others::Ended);
+    let has_ended = |state| Pod { incarnation: Incarnation::from("a".to_owned()), state }.has_ended();
+    assert!(has_ended(PodState::Disrupted { reason: reason.clone(), others }));
+    assert!(has_ended(PodState::Terminated { exit: None, reason: reason.clone(), others }));
+    assert!(!has_ended(PodState::Leaving { reason: reason.clone() }) && !has_ended(PodState::Unusable { reason }));
 }
