@@ -21,8 +21,8 @@ use crate::output::command_line::command;
 pub(super) const START_A_MASTER: &str =
     "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897";
 
-/// How often several masters are asked for their jobs.
-const LIST_PERIOD: Duration = Duration::from_secs(2);
+/// How often local masters are asked for their jobs.
+pub(crate) const LIST_PERIOD: Duration = Duration::from_secs(1);
 
 /// The masters that a verb asks.
 #[derive(Clone)]

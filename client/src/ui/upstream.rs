@@ -10,11 +10,12 @@ use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::{JobList, JobSummary, JobView};
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use crate::address::config::{Config, MasterChoice};
 use crate::commands::past;
 use crate::commands::rerun::last_spec;
-use crate::commands::which_master::Masters;
+use crate::commands::which_master::{LIST_PERIOD, Masters};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::{Notes, differences};
@@ -49,7 +50,14 @@ impl Upstream {
 
     /// All jobs on record, when one of them has changed since `seq`, or unchanged after `wait`.
     pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
-        self.masters().list_after(seq, wait).await
+        match self {
+            Self::Fixed(masters) => masters.list_after(seq, wait).await,
+            Self::Local { .. } => {
+                // Local masters begin and end at any time, so they are looked for after the pause.
+                sleep(LIST_PERIOD.min(wait)).await;
+                self.list().await
+            }
+        }
     }
 
     /// All jobs on record.
