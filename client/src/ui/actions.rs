@@ -65,7 +65,7 @@ impl Action {
             Self::Suspend => !has_ended && !is_suspended,
             Self::Resume => !has_ended && is_suspended,
             Self::Cancel => !has_ended,
-            Self::Rerun => takes_jobs && has_ended && view.spec.origin.is_none(),
+            Self::Rerun => takes_jobs && has_ended && view.spec.origin.is_none() && has_code(&view.spec),
             Self::Delete => true,
         };
         Self::ALL.into_iter().filter(is_possible).collect()
@@ -113,6 +113,11 @@ pub(super) async fn run_again(upstream: &Upstream, before: &JobView, task: JobNa
         spec.about.commit = None;
     }
     Ok(upstream.submit(&spec).await.map_err(about_code)?.name)
+}
+
+/// Whether the spec says what runs. Machines that join a job by its name have their own scripts.
+fn has_code(spec: &JobSpec) -> bool {
+    spec.image.is_some() || spec.work_dir.is_some() || spec.code.is_some()
 }
 
 fn scaled(workers: &str) -> Result<JobPatch, Error> {

@@ -101,8 +101,7 @@ impl Upstream {
         Ok(Some(Before { name: newest.name.to_string(), path: path(newest, is_past), differences }))
     }
 
-    /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it, and
-    /// machines join a job by its name.
+    /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it.
     pub(crate) fn takes_jobs(&self) -> bool {
         matches!(self, Self::Fixed(Masters::One(_)))
     }

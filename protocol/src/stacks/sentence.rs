@@ -30,9 +30,9 @@ const COLLECTIVES: [(&str, &str); 7] = [
     ("broadcastonetoall", "broadcast"),
 ];
 
-/// The function with which TensorFlow's Python executes a `tf.function` as a whole (tensorflow/python/eager/execute.py).
+/// The function with which TensorFlow's Python executes a `tf.function` as a whole (tensorflow/python/eager/context.py).
 /// The operations inside it, such as an all-reduce, have no Python.
-const TF_FUNCTION: &str = "quick_execute";
+const TF_FUNCTION: &str = "call_function";
 
 /// Functions that wait for something.
 const WAITS: [&str; 16] = [
@@ -153,7 +153,9 @@ fn place(frames: &[Frame]) -> Option<Place> {
     let doing = match (own, called) {
         (None, _) => doing(&frames.last()?.function),
         (Some(_), []) => line.source.as_deref().and_then(call_in).map_or(Doing::Line, |name| doing(&name)),
-        (Some(_), [.., last]) if last.function == TF_FUNCTION => Doing::Is("a tf.function".to_owned()),
+        (Some(_), called) if called.iter().any(|frame| frame.function == TF_FUNCTION) => {
+            Doing::Is("a tf.function".to_owned())
+        }
         (Some(_), [.., last]) => doing(&called.iter().find(|frame| is_telling(frame)).unwrap_or(last).function),
     };
     Some(Place { doing, at: at_line(line) })

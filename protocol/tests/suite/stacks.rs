@@ -163,6 +163,10 @@ fn a_place_is_the_innermost_line_of_the_script_and_what_this_line_calls() {
             vec![(&execute, 53, "quick_execute", ""), (&execute, 139, "call_function", ""), step],
             "is in a tf.function (train.py:88)",
         ),
+        (
+            vec![(&execute, 53, "quick_execute", ""), (&execute, 9, "mat_mul_eager_fallback", ""), step],
+            "is in mat_mul_eager_fallback() (train.py:88)",
+        ),
         (vec![("/usr/lib/python3.11/threading.py", 320, "wait", "")], "waits in wait() (threading.py:320)"),
     ] {
         assert_eq!(sentence(&[replica(0, &frames)]), format!("worker-0 {place}"), "{frames:?}");
