@@ -95,7 +95,7 @@ pub(crate) struct ConnectionArgs {
 
 /// A submit: the job, and what the client does for it.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Submitting a job")]
+#[command(next_help_heading = SUBMITTING)]
 pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) code: CodeArgs,

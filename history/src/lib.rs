@@ -168,7 +168,9 @@ impl History {
     }
 }
 
-fn is_uid(text: &str) -> bool {
+/// Whether a job can have this uid: 1 to 64 letters, digits and hyphens, so that it can be a part of a file's name and of a
+/// path.
+pub fn is_uid(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=UID_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Verb;
+use super::{SUBMITTING, Verb};
 use crate::ending::error::Error;
 
 /// If the similarity of a word and a verb, from 0 to 1, exceeds this number, the hint suggests the verb.
@@ -13,7 +13,7 @@ const SIMILAR: f64 = 0.7;
 
 /// The script, and the folder with the job's code.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Submitting a job")]
+#[command(next_help_heading = SUBMITTING)]
 pub(crate) struct CodeArgs {
     /// Script to run, such as train.py, or a folder with exec.py, such as ./project or '.'. A word that is not a verb
     /// must be '.', end in .py or contain a slash. The folder with the job's code is the current folder if the script

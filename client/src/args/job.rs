@@ -11,12 +11,12 @@ use protocol::ids::JobName;
 use protocol::job::Strategy;
 
 use super::values::{Metric, count, group, workers};
-use super::{BatchingArgs, PodArgs, PolicyArgs};
+use super::{BatchingArgs, PodArgs, PolicyArgs, SUBMITTING};
 
 /// The job, without its code and its image. A flag that is not given has its default, or in a rerun the value of the earlier
 /// job.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Submitting a job")]
+#[command(next_help_heading = SUBMITTING)]
 pub(crate) struct JobFlags {
     /// Distribution strategy: AllReduce (MultiWorkerMirroredStrategy), or ParameterServer or ps
     /// (ParameterServerStrategy). Case does not matter [default: AllReduce]

@@ -21,12 +21,12 @@ pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes
     if args.watch {
         return watch(&Upstream::find("list", config, notes).await?, args, data, notes).await;
     }
-    let list = if args.all {
-        JobList { seq: 0, jobs: past::all_jobs(config, notes).await? }
+    let jobs = if args.all {
+        past::all_jobs(config, notes).await?
     } else {
-        Masters::find("list", config, notes).await?.list().await?
+        Masters::find("list", config, notes).await?.list().await?.jobs
     };
-    let list = chosen(list, args, now());
+    let list = JobList { seq: 0, jobs: chosen(jobs, args, now()) };
     data.show(args.format.output, &list, || jobs_table(&list.jobs, now()))?;
     Ok(Exit::Done)
 }
@@ -34,13 +34,13 @@ pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes
 /// Prints the list, and then each job that changes. As JSON, each job is one line.
 async fn watch(upstream: &Upstream, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let mut known = observe(notes, || upstream.list()).await?;
-    let first = chosen(known.clone(), args, now()).jobs;
+    let first = chosen(known.jobs.clone(), args, now());
     show_changed(&first, &vec![true; first.len()], true, args, data)?;
     loop {
         let next = observe(notes, || upstream.list_after(known.seq, LONG_POLL)).await?;
         let mut jobs = next.jobs.clone();
         jobs.extend(ended(upstream, &known, &next).await);
-        let jobs = chosen(JobList { seq: next.seq, jobs }, args, now()).jobs;
+        let jobs = chosen(jobs, args, now());
         let changed: Vec<bool> = jobs.iter().map(|job| !known.jobs.contains(job)).collect();
         show_changed(&jobs, &changed, false, args, data)?;
         known = next;
@@ -49,8 +49,7 @@ async fn watch(upstream: &Upstream, args: &ListArgs, data: &mut Data, notes: &No
 
 /// The jobs of the list before that are no longer on record, as the history has them. A local master ends with its job.
 async fn ended(upstream: &Upstream, before: &JobList, now: &JobList) -> Vec<JobSummary> {
-    let is_gone = |job: &&JobSummary| now.jobs.iter().all(|other| other.uid != job.uid);
-    let gone: Vec<&JobSummary> = before.jobs.iter().filter(is_gone).collect();
+    let gone = past::gone(&before.jobs, &now.jobs);
     if gone.is_empty() {
         return vec![];
     }
@@ -82,9 +81,9 @@ fn show_changed(
 }
 
 /// The jobs that the filters choose.
-fn chosen(mut list: JobList, args: &ListArgs, now: UnixMillis) -> JobList {
-    list.jobs.retain(|job| is_chosen(job, args, now));
-    list
+fn chosen(mut jobs: Vec<JobSummary>, args: &ListArgs, now: UnixMillis) -> Vec<JobSummary> {
+    jobs.retain(|job| is_chosen(job, args, now));
+    jobs
 }
 
 /// Whether the filters choose this job.

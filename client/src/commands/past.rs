@@ -133,6 +133,12 @@ pub(crate) async fn ended(
     Ok(all)
 }
 
+/// The jobs of an earlier list that are no longer on record.
+pub(crate) fn gone<'a>(before: &'a [JobSummary], now: &[JobSummary]) -> Vec<&'a JobSummary> {
+    let present: HashSet<&str> = now.iter().map(|job| job.uid.as_str()).collect();
+    before.iter().filter(|job| !present.contains(job.uid.as_str())).collect()
+}
+
 /// Keeps the job of a local master in the history of this user. The master's own files are removed when it ends.
 pub(super) async fn keep(client: &MasterClient, name: &JobName, config: &Config, notes: &Notes) {
     let Some(history) = config.history.clone().map(History::at) else { return };

@@ -4,7 +4,6 @@ use protocol::elastic::Workers;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
-use protocol::master::BackendKind;
 use protocol::view::JobView;
 
 use super::machines::how_to_join;
@@ -42,7 +41,7 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
         return at_own_master(Order::of_job(JobSpec::try_from(request)?, None), config, out).await;
     };
     let mut order = Order::of_job(JobSpec::try_from(request)?, None);
-    if client.about().await?.backend == BackendKind::Joined {
+    if !has_code(&seen.view().spec) {
         order.next_step = Some(how_to_join(&order.name, client.url()));
     }
     send(client, order, (replace, detach), out).await.map_err(about_code)
@@ -66,6 +65,11 @@ pub(crate) fn repeated(before: &JobView, name: JobName) -> Result<JobRequest, Er
         return Err(Error::input(sentence).hint(format!("submit it as before, such as {}", command("apply -f FILE"))));
     }
     Ok(JobRequest { name, ..JobRequest::from(&last_spec(before)) })
+}
+
+/// Whether the spec says what runs. Machines that join a job by its name have their own scripts.
+pub(crate) fn has_code(spec: &JobSpec) -> bool {
+    spec.image.is_some() || spec.work_dir.is_some() || spec.code.is_some()
 }
 
 /// The spec with the code and the workers that the user wanted last.

@@ -1,11 +1,9 @@
 //! Which master a verb asks: the master that the user names, else the local master that has the job.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use protocol::ids::JobName;
 use protocol::view::JobList;
-use tokio::time::sleep;
 
 use crate::address::config::{Config, LocalBecause, MasterChoice, Token};
 use crate::address::kube_place::KubePlace;
@@ -20,9 +18,6 @@ use crate::output::command_line::command;
 /// The hint for a command that cannot use the local master of a job.
 pub(super) const START_A_MASTER: &str =
     "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897";
-
-/// How often local masters are asked for their jobs.
-pub(crate) const LIST_PERIOD: Duration = Duration::from_secs(1);
 
 /// The masters that a verb asks.
 #[derive(Clone)]
@@ -84,16 +79,6 @@ impl Masters {
                 Ok(JobList { seq: 0, jobs: self.of_all(async |client| Ok(client.list().await?.jobs)).await? })
             }
         }
-    }
-
-    /// All jobs on record, when one of them has changed since `seq`, or unchanged after `wait`. Several masters are asked
-    /// after [`LIST_PERIOD`].
-    pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
-        if let Self::One(client) = self {
-            return client.list_after(seq, wait).await;
-        }
-        sleep(LIST_PERIOD.min(wait)).await;
-        self.list().await
     }
 }
 

@@ -7,7 +7,7 @@ use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 
 use super::upstream::Upstream;
-use crate::commands::rerun::{about_code, repeated};
+use crate::commands::rerun::{about_code, has_code, repeated};
 use crate::ending::error::Error;
 use crate::follow::replaced;
 
@@ -113,11 +113,6 @@ pub(super) async fn run_again(upstream: &Upstream, before: &JobView, task: JobNa
         spec.about.commit = None;
     }
     Ok(upstream.submit(&spec).await.map_err(about_code)?.name)
-}
-
-/// Whether the spec says what runs. Machines that join a job by its name have their own scripts.
-fn has_code(spec: &JobSpec) -> bool {
-    spec.image.is_some() || spec.work_dir.is_some() || spec.code.is_some()
 }
 
 fn scaled(workers: &str) -> Result<JobPatch, Error> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use protocol::ids::{JobName, UnixMillis};
 use protocol::output::LogLine;
-use protocol::view::{JobList, JobSummary, JobView};
+use protocol::view::{JobList, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -18,6 +18,7 @@ use super::output::{LINES_MAX, Reading};
 use super::parts::{Content, JobShown, Known, Part};
 use super::series::Series;
 use super::upstream::Upstream;
+use crate::commands::past;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::{LONG_POLL, MasterClient};
 
@@ -226,7 +227,7 @@ impl Hub {
     async fn ask_for_jobs(self: Arc<Self>, feed: Arc<Feed>) {
         let mut content = Content::Nothing;
         let mut list = JobList { seq: 0, jobs: vec![] };
-        let (mut past, mut is_known) = (vec![], false);
+        let (mut ended, mut is_known) = (vec![], false);
         loop {
             let answer = match content {
                 Content::Nothing => self.upstream.list().await,
@@ -238,14 +239,13 @@ impl Hub {
                 Err(error) => (Some(sentence(error)), LIST_PERIOD),
             };
             if let Ok(newest) = answer {
-                let is_there = |job: &JobSummary| newest.jobs.iter().any(|other| other.uid == job.uid);
                 // A job that is no longer on record is now in the history.
-                is_known &= list.jobs.iter().all(is_there);
-                if !is_known && let Ok(ended) = self.upstream.ended(&newest.jobs).await {
-                    (past, is_known) = (ended, true);
+                is_known &= past::gone(&list.jobs, &newest.jobs).is_empty();
+                if !is_known && let Ok(past) = self.upstream.ended(&newest.jobs).await {
+                    (ended, is_known) = (past, true);
                 }
                 list = newest;
-                content = Content::Jobs { present: list.jobs.clone(), past: past.clone() };
+                content = Content::Jobs { present: list.jobs.clone(), past: ended.clone() };
             }
             feed.publish(Known { content: content.clone(), trouble, at: (self.now)() });
             sleep(pause).await;
@@ -305,7 +305,9 @@ impl AskingForJob {
         let Some(job) = self.job.as_mut().filter(|_| !self.has_looked_back) else { return false };
         self.has_looked_back = true;
         // Without the earlier run, the rest of the page is still useful.
-        job.before = self.hub.upstream.run_before(&job.view).await.ok().flatten();
+        if let Ok(list) = self.hub.upstream.list().await {
+            job.before = self.hub.upstream.run_before(&job.view, &list.jobs).await.ok().flatten();
+        }
         true
     }
 

@@ -246,7 +246,7 @@ async fn past_job(
     let job = JobShown {
         series,
         timeline: Some(timeline),
-        before: hub.upstream.run_before(&view).await.ok().flatten(),
+        before: hub.upstream.run_before(&view, &present).await.ok().flatten(),
         is_past: true,
         takes_jobs: hub.upstream.takes_jobs(),
         has_its_name: present.iter().all(|job| job.name != view.name),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use history::History;
+use history::{History, is_uid};
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -15,10 +15,13 @@ use tokio::time::sleep;
 use crate::address::config::{Config, MasterChoice};
 use crate::commands::past;
 use crate::commands::rerun::last_spec;
-use crate::commands::which_master::{LIST_PERIOD, Masters};
+use crate::commands::which_master::Masters;
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::{Notes, differences};
+
+/// How often local masters are asked for their jobs.
+const LIST_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where the jobs of the page are.
 pub(crate) enum Upstream {
@@ -51,8 +54,8 @@ impl Upstream {
     /// All jobs on record, when one of them has changed since `seq`, or unchanged after `wait`.
     pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
         match self {
-            Self::Fixed(masters) => masters.list_after(seq, wait).await,
-            Self::Local { .. } => {
+            Self::Fixed(Masters::One(client)) => client.list_after(seq, wait).await,
+            Self::Fixed(Masters::Local(_)) | Self::Local { .. } => {
                 // Local masters begin and end at any time, so they are looked for after the pause.
                 sleep(LIST_PERIOD.min(wait)).await;
                 self.list().await
@@ -87,10 +90,10 @@ impl Upstream {
         }
     }
 
-    /// The newest earlier run of the same source, on record or in the history. Without a known source there is none.
-    pub(crate) async fn run_before(&self, view: &JobView) -> Result<Option<Before>, Error> {
-        let present = self.list().await?.jobs;
-        let past = self.ended(&present).await?;
+    /// The newest earlier run of the same source, among the jobs on record and in the history. Without a known source there
+    /// is none.
+    pub(crate) async fn run_before(&self, view: &JobView, present: &[JobSummary]) -> Result<Option<Before>, Error> {
+        let past = self.ended(present).await?;
         let Some(newest) = newest_before(view, present.iter().chain(&past)) else { return Ok(None) };
         let is_past = past.iter().any(|job| job.uid == newest.uid);
         let before = match is_past {
@@ -163,9 +166,4 @@ fn newest_before<'a>(view: &JobView, all: impl Iterator<Item = &'a JobSummary>) 
             && job.times.accepted.is_some_and(|at| at <= accepted)
     });
     earlier.max_by_key(|job| job.times.accepted)
-}
-
-/// Whether the text can be a part of a path in a request to the master.
-fn is_uid(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

@@ -53,7 +53,14 @@ async fn read<T: Send + 'static>(
     state: &AppState,
     work: impl FnOnce(History) -> io::Result<T> + Send + 'static,
 ) -> Result<T, ApiError> {
+    in_history(state, work).await.map_err(|error| ApiError::unavailable(&error))
+}
+
+/// Does this work with the history's files, and lets other requests go on meanwhile.
+pub(super) async fn in_history<T: Send + 'static>(
+    state: &AppState,
+    work: impl FnOnce(History) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     let history = state.jobs.history();
-    let outcome = spawn_blocking(move || work(history)).await.map_err(io::Error::from).and_then(|outcome| outcome);
-    outcome.map_err(|error| ApiError::unavailable(&error))
+    spawn_blocking(move || work(history)).await.map_err(io::Error::from).flatten()
 }

@@ -1,17 +1,15 @@
 //! `/v1/jobs/{name}/series`: what the scripts of a job have reported, and what its runs have used, over time.
 
-use std::io;
-
 use axum::Json;
 use axum::extract::State;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::progress::JobSeries;
 use protocol::routes;
 use serde::Deserialize;
-use tokio::task::spawn_blocking;
 use tracing::warn;
 
 use super::AppState;
+use super::history::in_history;
 use super::openapi::{BadQuery, NoSuchJob};
 use super::request::{Asked, Found};
 use crate::error_chain::error_chain;
@@ -59,8 +57,7 @@ pub(super) async fn series(
 
 /// The points of a job that has ended. Empty if the history no longer has the job.
 async fn past_series(state: &AppState, uid: String, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
-    let history = state.jobs.history();
-    let read = spawn_blocking(move || history.read(&uid)).await.map_err(io::Error::from).flatten();
+    let read = in_history(state, move |history| history.read(&uid)).await;
     let past = read.inspect_err(|error| warn!(%error, "cannot read a job's series in the history")).ok().flatten();
     let mut series = past.map(|past| past.series).unwrap_or_default();
     for of in &mut series.replicas {
