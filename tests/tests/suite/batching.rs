@@ -62,7 +62,8 @@ fn where_small_batches_take_the_same_time_or_communication_overlaps_no_run_is_lo
 }
 
 /// Two ranks that sum over a socket. Rank 1 needs three times as long for a sample. The script prints the size of each
-/// step, and ends 25 steps after a change of the sizes, when the master knows the change.
+/// step, and ends 25 steps after a change of the sizes, when the master knows the change. Muster measures with a clock
+/// that the script moves, so a busy machine changes no size.
 const UNEQUAL: &str = "import os, socket, struct, time, muster
 job = muster.Job()
 address = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
@@ -79,13 +80,21 @@ def summed(numbers):
     peer.sendall(struct.pack('2d', *numbers))
     return [mine + theirs for mine, theirs in zip(numbers, struct.unpack('2d', peer.recv(16, socket.MSG_WAITALL)))]
 
+def cost(rank):
+    return 2_000_000 * job.sizes[rank] * (1, 3)[rank]
+
+now = 0
+time.perf_counter_ns = lambda: now
 job.started()
 step, last = 0, None
 while step != last:
     step += 1
     print('step', step, 'size', job.batch, flush=True)
+    began = now
     with job.measure():
-        time.sleep(0.002 * job.batch * (1, 3)[job.rank])
+        time.sleep(cost(job.rank) / 1e9)
+        now += cost(job.rank)
+    now = began + max(cost(0), cost(1))
     job.step(step, summed(job.signal()))
     last = last or (step + 25 if job._split else None)
 job.done()";
