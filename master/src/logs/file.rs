@@ -2,22 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use bounded_log::{BoundedLog, OpenError, Tail};
-use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::ids::UnixMillis;
 use protocol::output::LOG_LINE_BYTES;
 use tracing::warn;
 
+use super::folder::Names;
 use super::times::{Mark, Times};
-use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept, Wanted};
-use crate::host::files::if_there;
+use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Wanted};
 
 /// One replica's file. It is created when the first output arrives.
 #[derive(Debug)]
 pub(super) struct LogFile {
-    path: PathBuf,
+    names: Names,
     state: State,
     times: Times,
 }
@@ -32,9 +30,8 @@ enum State {
 }
 
 impl LogFile {
-    pub(super) fn new(path: PathBuf) -> Self {
-        let times = Times::new(path.with_extension("times"));
-        Self { path, state: State::Closed, times }
+    pub(super) fn new(names: Names) -> Self {
+        Self { times: Times::new(names.clone()), names, state: State::Closed }
     }
 
     /// The offset after the newest byte.
@@ -97,7 +94,7 @@ impl LogFile {
         if matches!(self.state, State::Removed) {
             return Err(removed());
         }
-        let path = self.path.with_extension("base");
+        let path = self.names.with_extension("base");
         let known = fs::read_to_string(&path).unwrap_or_default();
         let newest = known.split_once(' ').filter(|(known, _)| *known == boot_id);
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
@@ -120,7 +117,7 @@ impl LogFile {
             return Ok(());
         }
         self.close();
-        fs::remove_file(&self.path)?;
+        fs::remove_file(self.names.log())?;
         self.times.remove()?;
         self.append(end, &[], UnixMillis(0)).map(drop)
     }
@@ -142,16 +139,17 @@ impl LogFile {
         if !matches!(self.state, State::Closed) {
             return Ok(());
         }
-        self.path.parent().map_or(Ok(()), fs::create_dir_all)
+        fs::create_dir_all(self.names.dir())
     }
 
     /// Opens the file. Renames an unreadable file and begins a new one, so that later output is kept.
     fn open(&self) -> io::Result<BoundedLog> {
-        let open = || BoundedLog::open(&self.path, KEPT_BYTES);
+        let path = self.names.log();
+        let open = || BoundedLog::open(&path, KEPT_BYTES);
         match open() {
             Err(error @ OpenError::Corrupt { .. }) => {
                 warn!(%error, "renaming an unreadable output file");
-                fs::rename(&self.path, self.path.with_extension("unreadable"))?;
+                fs::rename(&path, self.names.with_extension("unreadable"))?;
                 open()
             }
             opened => opened,
@@ -167,7 +165,7 @@ impl LogFile {
         let is_there = match &self.state {
             State::Open(_) => true,
             State::Removed => false,
-            State::Closed => self.path.try_exists()?,
+            State::Closed => self.names.log().try_exists()?,
         };
         if is_there { work(self.log()?) } else { Ok(nothing) }
     }
@@ -196,25 +194,6 @@ fn beginning_of_line(log: &BoundedLog, offset: u64) -> io::Result<u64> {
     }
     let newline = before[..length].iter().rposition(|byte| *byte == b'\n');
     Ok(newline.map_or(if first <= log.start() { first } else { offset }, |newline| first + newline as u64 + 1))
-}
-
-/// The disk space of the files in a folder, and when the newest file was written.
-pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
-    let mut kept = Kept { bytes: 0, newest: SystemTime::UNIX_EPOCH };
-    for entry in if_there(fs::read_dir(dir))?.into_iter().flatten() {
-        let file = entry?.metadata()?;
-        // The length is exact, because the files have no holes. The block count may be too small: the kernel may
-        // allocate blocks later.
-        kept.bytes += file.len();
-        kept.newest = kept.newest.max(file.modified()?);
-    }
-    Ok(kept)
-}
-
-/// The replicas whose output the folder contains.
-pub(super) fn replicas_in(dir: &Path) -> io::Result<Vec<ReplicaId>> {
-    let replica = |path: PathBuf| path.file_stem()?.to_str()?.parse().ok();
-    Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| replica(entry.path())).collect())
 }
 
 fn removed() -> io::Error {

@@ -5,6 +5,7 @@
 mod archive;
 mod disk;
 mod file;
+mod folder;
 mod metrics;
 mod pace;
 mod read;
@@ -17,7 +18,7 @@ mod usage;
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -29,6 +30,7 @@ use tokio::sync::Notify;
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
 use self::file::LogFile;
+use self::folder::Names;
 pub use self::read::{Reading, added_after, lines, reader};
 pub use self::thinned::newest;
 pub use self::times::Mark;
@@ -44,7 +46,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// The output of one job's replicas. Only blocking threads access the files.
 #[derive(Debug)]
 pub struct JobLogs {
-    dir: PathBuf,
+    dir: Arc<Path>,
     /// A change of the number of workers adds replicas.
     replicas: Mutex<BTreeMap<ReplicaId, ReplicaLog>>,
     /// Notified when the output is complete.
@@ -102,7 +104,8 @@ pub enum Wanted {
 impl JobLogs {
     /// The logs of a job with these replicas. Accesses no file: the folder is created when the first output arrives.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
-        let logs = Self { replicas: Mutex::default(), dir, completed: Arc::default(), changed: Arc::default() };
+        let logs =
+            Self { replicas: Mutex::default(), dir: dir.into(), completed: Arc::default(), changed: Arc::default() };
         logs.add(replicas);
         logs
     }
@@ -113,7 +116,7 @@ impl JobLogs {
         let is_over = !known.is_empty() && known.values().all(|log| log.progress().is_complete);
         for id in replicas {
             known.entry(*id).or_insert_with(|| {
-                let log = ReplicaLog::new(self.dir.join(format!("{id}.log")), Arc::clone(&self.changed));
+                let log = ReplicaLog::new(Names::new(Arc::clone(&self.dir), *id), Arc::clone(&self.changed));
                 if is_over {
                     log.complete();
                 }
@@ -126,7 +129,7 @@ impl JobLogs {
     /// Adds the replicas that only the files name: an elastic job may have had more workers.
     pub async fn find(&self) {
         let dir = self.dir.clone();
-        let found = disk::run(move || file::replicas_in(&dir)).await.unwrap_or_default();
+        let found = disk::run(move || folder::replicas_in(&dir)).await.unwrap_or_default();
         self.add(&found);
     }
 
@@ -151,7 +154,7 @@ impl JobLogs {
 
     /// When a replica's file was last written; `None` if it has no file.
     pub async fn last_output(&self, replica: ReplicaId) -> Option<SystemTime> {
-        let path = self.dir.join(format!("{replica}.log"));
+        let path = Names::new(Arc::clone(&self.dir), replica).log();
         disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
@@ -171,7 +174,7 @@ impl JobLogs {
     /// The disk space of the job's files.
     async fn kept(&self) -> io::Result<Kept> {
         let dir = self.dir.clone();
-        disk::run(move || file::kept_below(&dir)).await
+        disk::run(move || folder::kept_below(&dir)).await
     }
 
     /// Drops all output, but keeps the offset of its end. So readers learn how many bytes were dropped.
@@ -202,9 +205,9 @@ impl JobLogs {
 }
 
 impl ReplicaLog {
-    fn new(path: PathBuf, completed: Arc<Notify>) -> Self {
+    fn new(names: Names, completed: Arc<Notify>) -> Self {
         let progress = Mutex::new(Progress { end: 0, is_complete: false });
-        let (file, progressed) = (Mutex::new(LogFile::new(path)), Notify::new());
+        let (file, progressed) = (Mutex::new(LogFile::new(names)), Notify::new());
         Self(Arc::new(Shared { file, progress, progressed, completed, incomplete: Mutex::default() }))
     }
 

@@ -10,6 +10,7 @@ use bounded_log::{BoundedLog, OpenError};
 use protocol::ids::UnixMillis;
 use tracing::warn;
 
+use super::folder::Names;
 use crate::host::files::unless_absent;
 
 /// Minimum time between two marks in milliseconds.
@@ -33,8 +34,9 @@ pub struct Mark {
 /// The file of marks. Their offsets increase, and their times never decrease.
 #[derive(Debug)]
 pub(super) struct Times {
-    path: PathBuf,
-    open: Option<Open>,
+    names: Names,
+    /// Boxed, because a master has thousands of files that are closed.
+    open: Option<Box<Open>>,
     /// Whether the last mark could not be written.
     is_failing: bool,
 }
@@ -46,8 +48,12 @@ struct Open {
 }
 
 impl Times {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, open: None, is_failing: false }
+    pub(super) fn new(names: Names) -> Self {
+        Self { names, open: None, is_failing: false }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.names.with_extension("times")
     }
 
     /// Notes that the bytes from `mark.offset` on, which end the output, were printed at `mark.at`.
@@ -55,7 +61,7 @@ impl Times {
         let noted = self.try_note(mark);
         let was_failing = std::mem::replace(&mut self.is_failing, noted.is_err());
         if let (Err(error), false) = (noted, was_failing) {
-            warn!(%error, file = %self.path.display(), "could not note when output was printed");
+            warn!(%error, file = %self.path().display(), "could not note when output was printed");
         }
     }
 
@@ -77,7 +83,7 @@ impl Times {
     /// Removes the file.
     pub(super) fn remove(&mut self) -> io::Result<()> {
         self.close();
-        unless_absent(fs::remove_file(&self.path))
+        unless_absent(fs::remove_file(self.path()))
     }
 
     fn try_note(&mut self, mark: Mark) -> io::Result<()> {
@@ -90,12 +96,12 @@ impl Times {
 
     /// Runs `work` if there is a file. If the file cannot be read, returns `nothing`.
     fn if_kept<T>(&mut self, nothing: T, work: impl FnOnce(&Open) -> io::Result<T>) -> T {
-        let is_there = self.open.is_some() || self.path.exists();
+        let is_there = self.open.is_some() || self.path().exists();
         if !is_there {
             return nothing;
         }
         self.open().and_then(|open| work(open)).unwrap_or_else(|error| {
-            warn!(%error, file = %self.path.display(), "could not read when output was printed");
+            warn!(%error, file = %self.path().display(), "could not read when output was printed");
             nothing
         })
     }
@@ -103,20 +109,20 @@ impl Times {
     /// The open file. Removes a damaged file and begins a new one.
     fn open(&mut self) -> io::Result<&mut Open> {
         if self.open.is_none() {
-            self.open = Some(match self.opened() {
+            self.open = Some(Box::new(match self.opened() {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     warn!(%error, "removing a damaged file of times");
                     self.remove()?;
                     self.opened()?
                 }
                 opened => opened?,
-            });
+            }));
         }
         Ok(self.open.as_mut().expect("the file was just opened"))
     }
 
     fn opened(&self) -> io::Result<Open> {
-        let file = BoundedLog::open(&self.path, KEPT_BYTES).map_err(|error| match error {
+        let file = BoundedLog::open(&self.path(), KEPT_BYTES).map_err(|error| match error {
             OpenError::Io { source, .. } => source,
             error @ OpenError::Corrupt { .. } => io::Error::new(io::ErrorKind::InvalidData, error),
         })?;
@@ -198,6 +204,7 @@ impl From<[u64; 2]> for Mark {
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::{ReplicaId, Role};
     use tempfile::{TempDir, tempdir};
 
     use super::*;
@@ -207,7 +214,7 @@ mod tests {
     }
 
     fn times(dir: &TempDir, marks: impl IntoIterator<Item = (u64, u64)>) -> Times {
-        let mut times = Times::new(dir.path().join("worker-0.times"));
+        let mut times = Times::new(Names::new(dir.path().into(), ReplicaId { role: Role::Worker, index: 0 }));
         marks.into_iter().for_each(|(offset, at)| times.note(mark(offset, at)));
         times
     }
@@ -256,9 +263,9 @@ mod tests {
     #[test]
     fn without_a_file_or_with_a_damaged_file_no_times_are_known_until_the_next_mark() {
         let dir = tempdir().unwrap();
-        let whole = fs::read(times(&dir, [(10, 100), (20, 200)]).path).unwrap();
+        let whole = fs::read(times(&dir, [(10, 100), (20, 200)]).path()).unwrap();
         for damaged in [b"not a log", &whole[..whole.len() - 1], &whole[..100], b""] {
-            fs::write(times(&dir, [(10, 100), (20, 200)]).path, damaged).unwrap();
+            fs::write(times(&dir, [(10, 100), (20, 200)]).path(), damaged).unwrap();
             let mut times = times(&dir, []);
             assert_eq!((times.between(0, 99), times.first_since(UnixMillis(0))), (vec![], None));
             times.note(mark(30, 300));
