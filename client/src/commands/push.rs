@@ -73,8 +73,7 @@ async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &No
     let (folder, script) = (folder(args.folder)?, job.spec.script.clone());
     let code = spawn_blocking(move || Packed::read(&folder, &script)).await.expect("packing does not panic")?;
     if !args.force {
-        syntax::check_script(&code, job.spec.script.as_str()).await?;
-        syntax::warning(&code, &job.spec.script).await.iter().for_each(|sentence| notes.say(sentence));
+        syntax::check_push(&code, &job.spec.script).await?.iter().for_each(|sentence| notes.say(sentence));
     }
     let change = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
     patch(client, &job.name, change, Some(&code), notes).await

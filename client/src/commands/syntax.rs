@@ -28,7 +28,7 @@ pub(super) async fn check_for(
 }
 
 /// Refuses code whose script does not parse. Checks only a script whose name ends in .py.
-pub(super) async fn check_script(code: &Packed, script: &str) -> Result<(), Error> {
+async fn check_script(code: &Packed, script: &str) -> Result<(), Error> {
     let mistake = first_mistake(code.sources().filter(|(path, _)| *path == script)).await;
     let Some(wrong) = mistake else { return Ok(()) };
     let skip = "skip this check: push with --force, or submit with --no-syntax-check";
@@ -36,8 +36,19 @@ pub(super) async fn check_script(code: &Packed, script: &str) -> Result<(), Erro
         .hint(format!("if the job's Python is newer than this machine's, {skip}")))
 }
 
-/// A sentence about the first other file that does not parse. The job may never import this file.
-pub(super) async fn warning(code: &Packed, script: &ScriptPath) -> Option<String> {
+/// Checks all files of a push. Refuses code whose script does not parse, and returns a sentence about the first other file
+/// that does not parse.
+pub(super) async fn check_push(code: &Packed, script: &ScriptPath) -> Result<Option<String>, Error> {
+    // Usually every file parses. Then one start of Python is enough.
+    if first_mistake(code.sources()).await.is_none() {
+        return Ok(None);
+    }
+    check_script(code, script.as_str()).await?;
+    Ok(warning(code, script).await)
+}
+
+/// A sentence about the first file besides the script that does not parse. The job may never import this file.
+async fn warning(code: &Packed, script: &ScriptPath) -> Option<String> {
     let wrong = first_mistake(code.sources().filter(|(path, _)| *path != script.as_str())).await?;
     Some(format!(
         "a file besides the script does not parse with this machine's Python: {wrong}; if the job does not need the file, exclude it in .musterignore"

@@ -202,8 +202,7 @@ impl Watch {
 
     async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
         if self.checks_syntax {
-            syntax::check_script(code, self.spec.script.as_str()).await?;
-            let warning = syntax::warning(code, &self.spec.script).await;
+            let warning = syntax::check_push(code, &self.spec.script).await?;
             warning.iter().filter(|_| self.warned != warning).for_each(|sentence| self.notes.say(sentence));
             self.warned = warning;
         }
