@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use protocol::spent::Spent;
 use protocol::view::JobResult;
 
@@ -24,6 +25,20 @@ pub struct Tally {
     pub(crate) restarted: Counter,
     /// How the time of the jobs that have ended was spent, in seconds, by the name of each part.
     pub(crate) seconds: Family<[(&'static str, &'static str); 1], Counter<f64, AtomicU64>>,
+    /// How long each complete gang had gathered, in seconds.
+    pub(crate) gathered: Durations,
+    /// How long each complete gang needed until every exec.py was started, in seconds.
+    pub(crate) started: Durations,
+}
+
+/// A histogram of durations in seconds, from 0.05 s to 14 minutes.
+#[derive(Debug, Clone)]
+pub(crate) struct Durations(pub(crate) Histogram);
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self(Histogram::new(exponential_buckets(0.05, 2.0, 15)))
+    }
 }
 
 impl Tally {
@@ -34,6 +49,12 @@ impl Tally {
             JobResult::Failed { .. } => drop(self.failed.inc()),
             JobResult::Cancelled => {}
         }
+    }
+
+    /// Counts a start whose scripts all run: how long the gang gathered, and how long it then needed to start.
+    pub(crate) fn start(&self, gathered: Duration, started: Duration) {
+        self.gathered.0.observe(gathered.as_secs_f64());
+        self.started.0.observe(started.as_secs_f64());
     }
 
     /// Counts how the time of a job that has ended was spent.

@@ -62,6 +62,11 @@ impl Ledger {
         self.context.history.clone()
     }
 
+    /// Counts a start whose scripts all run.
+    pub(super) fn count_start(&self, (gathered, started): (Duration, Duration)) {
+        self.context.tally.start(gathered, started);
+    }
+
     /// Counts how the time of the ended job was spent.
     pub(super) fn count_time(&self, spent: &Spent) {
         self.context.tally.spend(spent);

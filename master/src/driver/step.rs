@@ -123,6 +123,9 @@ impl Driver {
                 now,
             },
         );
+        if matches!(phase, JobPhase::Running { .. }) && !matches!(before, JobPhase::Running { .. }) {
+            self.timeline.took().into_iter().for_each(|took| self.ledger.count_start(took));
+        }
         self.pods.enter(&phase, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
         self.ledger.enter(&phase);
         if matches!(phase, JobPhase::Finished { .. }) {

@@ -3,6 +3,8 @@
 
 mod replicas;
 
+use std::time::Duration;
+
 use job::gang::{Gang, was_stopped};
 use job::phase::{Attempt, Ending, JobPhase, StartStage, Stop};
 use job::policy::GangKind;
@@ -140,6 +142,15 @@ impl TimelineOfJob {
         if start.last_step.is_none_or(|last| last.step < step) {
             start.last_step = Some(StepAt { step, at });
         }
+    }
+
+    /// How long the gang of the newest start gathered, and how long it then needed until every exec.py was started. `None`
+    /// if this master has not seen all of it.
+    pub(super) fn took(&self) -> Option<(Duration, Duration)> {
+        let facts = self.0.lock();
+        let StartFacts { began, complete, started, .. } = facts.starts.last()?;
+        let between = |from: UnixMillis, to: UnixMillis| Duration::from_millis(to.0.saturating_sub(from.0));
+        Some((between((*began)?, (*complete)?), between((*complete)?, (*started)?)))
     }
 
     /// The newest starts with their causes, oldest first. For a fixed job, only starts that a user has caused, and the

@@ -12,7 +12,7 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use protocol::routes;
 use protocol::spent::Spent;
 use protocol::view::JobState;
@@ -58,6 +58,10 @@ impl Metrics {
         tally.spend(&Spent::default());
         let seconds = "How the time of the jobs that ended under this master was spent, in seconds";
         registry.register("job_seconds", seconds, tally.seconds.clone());
+        let gathered = "How long the gangs that started under this master had gathered";
+        registry.register_with_unit("gather", gathered, Unit::Seconds, tally.gathered.0.clone());
+        let started = "Time from a complete gang until every exec.py of the start was started";
+        registry.register_with_unit("start", started, Unit::Seconds, tally.started.0.clone());
         let refused = "Connections refused because every open connection had a request that was being answered";
         let evicted = "Connections without a complete request that were closed to make room for new ones";
         Arc::new(Self {

@@ -69,6 +69,9 @@ async fn metrics_count_what_happens_to_jobs_under_the_names_of_the_training_oper
         line.and_then(|number| number.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {what} in {metrics}"))
     };
     assert!(spent("running") + spent("gathering") > 0.0 && spent("suspended") == 0.0, "{metrics}");
+    for name in ["gather", "start"] {
+        assert!(metrics.contains(&format!("\nmuster_{name}_seconds_count 1\n")), "{metrics}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
