@@ -11,6 +11,7 @@ use super::gang::{Gang, HelperUse, Member};
 use super::observation::Presence;
 use super::policy::Policy;
 use super::replica::ReplicaPhase;
+use super::wait::Wait;
 
 /// The replicas that take part in a start. Within a role, their order gives their seats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,7 +172,7 @@ fn is_ready(place: &Member) -> bool {
 
 /// Whether the replica may soon be ready. A replica whose pod cannot be scheduled will not be ready soon.
 fn is_coming(place: &Member, now: Duration) -> bool {
-    let is_unhindered = place.waits_for.is_none();
+    let is_unhindered = !place.waits_for.as_ref().is_some_and(Wait::is_obstacle);
     match (place.pod, &place.phase) {
         (Presence::Absent, ReplicaPhase::Lost(_)) => false,
         (Presence::Absent | Presence::Occupied | Presence::Ended, _) => is_unhindered && place.create_at <= now,

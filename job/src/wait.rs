@@ -27,6 +27,11 @@ pub enum Wait {
     },
     /// Another program holds the pod back, and the scheduler does not consider the pod yet.
     Gated(String),
+    /// The pod has a node, which prepares this image and the pod's volumes. Usually this takes a moment.
+    Preparing {
+        /// The image of the container that the pod waits for.
+        image: String,
+    },
     /// Nobody has the code that the replica's agent needs.
     Code {
         /// The code.
@@ -39,11 +44,16 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// Whether something keeps the replica from being ready soon. A node that prepares the pod does not.
+    pub fn is_obstacle(&self) -> bool {
+        !matches!(self, Self::Preparing { .. })
+    }
+
     /// The resources that would be free if other pods ended.
     pub fn lacking(&self) -> Option<&Resources> {
         match self {
             Self::NoRoom { lacking, .. } | Self::Quota { lacking, .. } => Some(lacking),
-            Self::Gated(_) | Self::Code { .. } | Self::Other(_) => None,
+            Self::Gated(_) | Self::Preparing { .. } | Self::Code { .. } | Self::Other(_) => None,
         }
     }
 }
@@ -56,6 +66,7 @@ impl fmt::Display for Wait {
             | Self::Gated(reason)
             | Self::Code { reason, .. }
             | Self::Other(reason) => f.write_str(reason),
+            Self::Preparing { image } => write!(f, "its node pulls the image {image}, or mounts the volumes"),
         }
     }
 }

@@ -104,6 +104,14 @@ fn a_pod_that_cannot_be_scheduled_does_not_delay_a_start_after_a_takeover() {
 }
 
 #[test]
+fn a_pod_that_its_node_prepares_delays_a_start() {
+    let prepares = PodState::Pending { has_node: true, wait: Some(Wait::Preparing { image: "digits:1".to_owned() }) };
+    let (phase, actions) = look(&[joined(), joined(), joined(), found_in(prepares)]);
+    assert!(matches!(phase, JobPhase::Pending { .. }), "{phase:?}");
+    assert_eq!(roster(&actions), None);
+}
+
+#[test]
 fn a_silent_pod_that_may_run_exec_py_delays_a_start_after_a_takeover() {
     // If a back end of machines knows nothing about a machine, it lists the machine as leaving.
     let unknown = found_in(PodState::Leaving { reason: "its message cannot be read".to_owned() });

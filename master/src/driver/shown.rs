@@ -80,7 +80,7 @@ pub(super) struct Shown {
     view: ViewSender,
     times: JobTimes,
     published_at: Instant,
-    /// When to publish the next view, if something has changed since.
+    /// When to publish the next view, if something has changed since, or if the view changes by itself.
     publish_at: Option<Instant>,
 }
 
@@ -135,6 +135,7 @@ impl Shown {
         self.publish_at = (!is_due).then_some(next);
         if is_due {
             self.published_at = Instant::now();
+            self.publish_at = scene.pods.until_unusual().map(|left| self.published_at + left);
             let shown = self.shown(scene);
             self.view.send_if_modified(|view| renew(view, shown));
         }

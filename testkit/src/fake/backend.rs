@@ -60,7 +60,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct Orders {
     /// The replicas whose next pods stay pending, and the reason.
-    pending: (Vec<ReplicaId>, String),
+    pending: Option<(Vec<ReplicaId>, Wait)>,
     /// The replicas whose pods are removed only by [`PodBackend::delete_unconfirmed`].
     held: BTreeSet<ReplicaId>,
     /// The replicas whose next pods are deleted before the watch lists them.
@@ -154,8 +154,8 @@ impl FakeBackend {
     }
 
     /// From now on, new pods of these replicas stay pending for this reason.
-    pub fn keep_pending(&self, replicas: &[ReplicaId], reason: &str) {
-        self.0.orders.lock().pending = (replicas.to_vec(), reason.to_owned());
+    pub fn keep_pending(&self, replicas: &[ReplicaId], wait: Wait) {
+        self.0.orders.lock().pending = Some((replicas.to_vec(), wait));
     }
 
     /// From now on, only [`PodBackend::delete_unconfirmed`] removes this replica's pod, as on a dead node.
@@ -317,9 +317,13 @@ impl PodBackend for FakeBackend {
         }
         let _one_at_a_time = self.within_quota(&PodName::new(&job, replica)).await?;
         let is_limited = self.0.room.borrow().is_some();
-        let waits = Some(self.0.orders.lock().pending.clone()).filter(|(replicas, _)| replicas.contains(&replica));
+        let pending = self.0.orders.lock().pending.clone();
+        let waits = pending.filter(|(replicas, _)| replicas.contains(&replica));
         let (state, agent) = match waits {
-            Some((_, reason)) => (PodState::Pending { has_node: false, wait: Some(Wait::Other(reason)) }, None),
+            Some((_, wait)) => {
+                let has_node = matches!(wait, Wait::Preparing { .. });
+                (PodState::Pending { has_node, wait: Some(wait) }, None)
+            }
             None if is_limited => (PodState::Pending { has_node: false, wait: None }, None),
             None => self.arrive().await,
         };

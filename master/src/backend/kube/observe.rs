@@ -94,7 +94,8 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
         }
         (None, Some(addresses)) => PodState::Running(addresses),
         (cause, _) => {
-            PodState::Pending { has_node: has_node(pod), wait: unscheduled(status).or(cause.map(Wait::Other)) }
+            let wait = unscheduled(status).or(cause.map(Wait::Other)).or_else(|| waiting?.preparing());
+            PodState::Pending { has_node: has_node(pod), wait }
         }
     }
 }
@@ -188,8 +189,8 @@ struct Waiting<'a> {
     is_installer: bool,
 }
 
-/// The container for which the pod waits. If the container that copies the agent has a problem, the pod waits for that
-/// container. Otherwise the pod waits for the agent's container.
+/// The container for which the pod waits: first a container with a problem, then the container that copies the agent, then
+/// the agent's container.
 fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
     let image = |container: &'a Container| container.image.as_deref();
     let installers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
@@ -201,14 +202,24 @@ fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
     });
     let own = container_state(pod, status).and_then(|state| state.waiting.as_ref());
     let own = own.map(|state| Waiting { state, image: container(pod).and_then(image), is_installer: false });
-    installer.filter(|waiting| waiting.reason().is_some()).or(own)
+    let has_problem = |waiting: &Waiting<'_>| waiting.reason().is_some();
+    installer.filter(has_problem).or(own.filter(has_problem)).or(installer).or(own)
 }
 
 impl Waiting<'_> {
+    fn is_ordinary(self) -> bool {
+        matches!(self.state.reason.as_deref(), Some("ContainerCreating" | "PodInitializing"))
+    }
+
+    /// What the node does while Kubernetes creates the container without a problem.
+    fn preparing(self) -> Option<Wait> {
+        let image = self.image.filter(|_| self.is_ordinary())?;
+        Some(Wait::Preparing { image: image.to_owned() })
+    }
+
     /// Why the container waits. `None` while Kubernetes creates the container without a problem.
     fn reason(self) -> Option<String> {
-        let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
-        let reason = self.state.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
+        let reason = self.state.reason.as_deref().filter(|_| !self.is_ordinary())?;
         let told = with_message(reason, self.state.message.as_deref());
         // The kubelet does not always name the image.
         let told = match self.image.filter(|image| reason.contains("Image") && !told.contains(*image)) {

@@ -107,7 +107,8 @@ fn a_pod_that_is_being_created_is_pending_without_a_reason() {
     for reason in ["ContainerCreating", "PodInitializing"] {
         let mut status = with("Pending", &json!({ "waiting": { "reason": reason } }));
         status["podIP"] = Value::Null;
-        assert_eq!(state(&pod(&status), None), is_pending(None));
+        let wait = Some(Wait::Preparing { image: "registry.local/digits:1".to_owned() });
+        assert_eq!(state(&pod(&status), None), PodState::Pending { has_node: false, wait });
     }
 }
 

@@ -8,6 +8,7 @@ use job::phase::JobPhase;
 use job::tracked::{PodLoss, Tracked};
 use protocol::agent::{CodeStatus, RunState};
 use protocol::ids::{Generation, ReplicaId};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::prototype;
@@ -29,7 +30,12 @@ pub(super) struct Replica {
     pub(super) follower: Option<Follower>,
     /// The offset in the replica's output at which the newest start begins.
     pub(super) output_from: u64,
+    /// Since when a node has prepared the pod, as far as this driver has seen.
+    prepared_since: Option<Instant>,
 }
+
+/// How long a node may prepare a pod before users see what the node does.
+const USUAL_PREPARATION: Duration = Duration::from_secs(5);
 
 impl Replica {
     /// A replica when its driver begins. From the second epoch on, an earlier master may have created the replica's
@@ -39,7 +45,15 @@ impl Replica {
     }
 
     fn of(tracked: Tracked) -> Self {
-        Self { tracked, is_seed_only: false, is_released: false, deletion: None, follower: None, output_from: 0 }
+        Self {
+            tracked,
+            is_seed_only: false,
+            is_released: false,
+            deletion: None,
+            follower: None,
+            output_from: 0,
+            prepared_since: None,
+        }
     }
 
     /// The address of the replica's agent, if the agent's newest answer is a status or an acknowledgement.
@@ -81,10 +95,18 @@ impl Replica {
         self.tracked.wait(subject.pod, wait);
     }
 
+    /// The rest of the time in which a node usually prepares a pod. `None` if the pod is prepared for longer, or not now.
+    pub(super) fn usual_preparation(&self) -> Option<Duration> {
+        let left = USUAL_PREPARATION.checked_sub(self.prepared_since?.elapsed());
+        left.filter(|left| !left.is_zero())
+    }
+
     /// Stores the replica's pod as the back end lists it now, in this phase.
     pub(super) fn see(&mut self, pod: Option<Pod>, phase: &JobPhase) {
         let loss = self.tracked.see(pod, phase);
         self.forget(loss);
+        let is_prepared = matches!(self.tracked.seen.waits_for(), Some(Wait::Preparing { .. }));
+        self.prepared_since = if is_prepared { self.prepared_since.or(Some(Instant::now())) } else { None };
     }
 
     /// Ends the work on a pod that no longer exists, and forgets what only this pod had.

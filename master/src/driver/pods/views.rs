@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use job::observation::{Observation, Presence, Wait};
 use job::phase::JobPhase;
@@ -31,6 +32,9 @@ impl Pods {
             let is_queued = matches!(machine.phase(), JobPhase::Queued { .. });
             let seen = if is_queued { &Observation::NEW } else { &replica.tracked.seen };
             let mut view = of_replica(record, *id, seen, machine.horizon());
+            if replica.usual_preparation().is_some() {
+                view.reason = None;
+            }
             if matches!(machine.phase(), JobPhase::Pending { .. }) {
                 view.reason = why_others_wait(record, &view, &replica.tracked.seen).or(view.reason);
             }
@@ -38,6 +42,11 @@ impl Pods {
         };
         let unwanted = self.unwanted(machine);
         self.replicas.iter().filter(|(id, _)| !unwanted.contains(*id)).map(view).collect()
+    }
+
+    /// The time until users see what the nodes do that prepare pods. `None` if they see it already.
+    pub(in crate::driver) fn until_unusual(&self) -> Option<Duration> {
+        self.replicas.values().filter_map(Replica::usual_preparation).min()
     }
 
     /// The replicas that have no pod and need none, because enough other replicas have pods.

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use job::wait::Wait;
 use master::registry::{JobHandle, JobsError};
 use master::store::CodeCopies;
 use protocol::agent::ExitOutcome;
@@ -189,7 +190,7 @@ async fn the_place_of_a_running_elastic_job_waits_for_the_code_without_limit() {
     let alone = |view: &JobView| view.state == JobState::Running && view.roster == [worker(0)];
     let since = until(&job, alone).await;
     // Another job fails because the same time limit has passed.
-    master.backend.keep_pending(&[worker(2)], "no node");
+    master.backend.keep_pending(&[worker(2)], Wait::Other("no node".to_owned()));
     let late = RunPolicy { start_timeout_seconds: 2, max_restarts: 0, ..RunPolicy::default() };
     reach(&master.submit(spec_with("late", 3, late)).await, JobState::Failed).await;
     let view = until(&job, wants(spec.code)).await;

@@ -1,9 +1,12 @@
 //! Tests of jobs from their submission until they succeed.
 
+use std::time::Duration;
+
+use job::wait::Wait;
 use protocol::agent::Membership;
 use protocol::view::{JobState, JobTimes, ReplicaState};
-use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeBackend};
+use testkit::fake::{Arrival, FakeBackend, FakeStore};
+use tokio::time::Instant;
 
 use crate::service::harness::{Master, in_time, spec, until, worker};
 
@@ -73,4 +76,16 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     assert_ne!(handle.view.borrow().uid, old.uid);
     let id = worker(0);
     until(&handle, |view| view.replicas.iter().any(|replica| replica.replica == id)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_its_node_prepares_for_longer_than_usual_shows_the_image() {
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    backend.keep_pending(&[worker(1)], Wait::Preparing { image: "digits:1".to_owned() });
+    let (master, began) = (Master::over("first", backend, FakeStore::default()), Instant::now());
+    let job = master.submit(spec("prepared", 2)).await;
+    let view = until(&job, |view| view.replicas.iter().any(|replica| replica.reason.is_some())).await;
+    let reasons: Vec<_> = view.replicas.iter().map(|replica| replica.reason.as_deref()).collect();
+    assert_eq!(reasons, [None, Some("its node pulls the image digits:1, or mounts the volumes")]);
+    assert!(began.elapsed() >= Duration::from_secs(5), "shown after {:?}", began.elapsed());
 }

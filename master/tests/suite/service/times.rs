@@ -1,5 +1,6 @@
 //! Tests of the times that the view of a job shows after another master has taken the job over.
 
+use job::wait::Wait;
 use protocol::agent::ExitOutcome;
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
@@ -21,7 +22,7 @@ fn steps(times: &JobTimes) -> [Option<UnixMillis>; 4] {
 /// An elastic job of one or two workers, with the pod of worker-1 pending, and its first master.
 async fn one_of_two(name: &str) -> (Master, JobSpec) {
     let backend = FakeBackend::new(Arrival::AtOnce);
-    backend.keep_pending(&[worker(1)], "0/1 nodes have room");
+    backend.keep_pending(&[worker(1)], Wait::Other("0/1 nodes have room".to_owned()));
     let (first, spec) = (Master::over("first", backend, FakeStore::default()), elastic(name, 1, 2));
     let job = first.submit(spec.clone()).await;
     running_with(&job, &[0]).await;
