@@ -11,21 +11,21 @@ starts, another file may have this number, but not this inode. Each message is a
     {"progress": {"generation": "1.2", "step": 61, "split": 0, "batch": 32, "noticed": 17, "steps": 59,
                   "samples": 1888, "compute_us": 90000, "wall_us": 180000, "values": {"loss": 0.31}, "saved": 50}}
                     the newest progress, at most about four times a second. `step` is null before the first step.
-                    `batch` is this rank's size in `split`, and `noticed` the version in the newest notice, or 0. The
+                    `batch` is this rank's size in `split`, and `noticed` is the version in the newest notice, or 0. The
                     numbers from `steps` to `wall_us` are totals of this split, without its first step and short last
                     batches. `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
                     `saved` is the last step whose state was saved or restored. It is null if it is unknown.
     {"leaving": {"step": 61, "agreed": true}}
                     the script exits with code 75. If `agreed` is true, all ranks leave at this step, and the script
-                    saves first. If `agreed` is false, this rank leaves alone: the chief after it has saved, or any rank
-                    because it has lost a peer.
+                    saves first. If `agreed` is false, only this rank leaves: it is the chief, which has saved, or it is
+                    a rank that has lost a peer.
 
 To the helper, after `hello`:
 
     {"notice": {"leave": true, "reason": "worker-2 joins", "split": {"version": 1, "sizes": [64, 32]}}}
                     all present wishes of the master. A notice replaces the previous notice. Each key is optional.
-                    `sizes` are batch sizes by rank. `version` increases within a start. Version 0 is the sizes with
-                    which the start began: those of MUSTER_BATCH_SIZES, a list by rank, otherwise equal sizes.
+                    `sizes` are batch sizes by rank. `version` increases within a start. Version 0 means the sizes
+                    with which the start began: the list in MUSTER_BATCH_SIZES, or equal sizes without this variable.
 """
 
 import atexit
@@ -47,7 +47,7 @@ import time
 RESTART_CODE = 75  # EX_TEMPFAIL in sysexits.h
 LINGER_SECONDS = 0.3  # a slower rank may still fetch its part of the last all-reduce from this process
 CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the other ranks needs the chief's service
-EXIT_SECONDS = 5.0  # an exit function may wait for a rank that is gone
+EXIT_SECONDS = 5.0  # an exit function may wait for a rank that has ended
 PROGRESS_SECONDS = 0.25
 LINE_BYTES = 64 * 1024
 VALUES_MAX = 8  # names in one report
@@ -61,7 +61,7 @@ class Job:
     """This process as a rank of the job. Create one Job in each process, before the strategy.
 
     `global_batch` is the number of samples of all ranks in a step. It can be left out if the job has --global-batch.
-    `ahead` is how many batches beyond the next one another thread may take early from the sampler.
+    `ahead` allows another thread to take batches early from the sampler: this many batches beyond the next batch.
     """
 
     def __init__(self, global_batch=None, environ=os.environ, ahead=0):
@@ -73,8 +73,8 @@ class Job:
         self.generation = environ.get("MUSTER_GENERATION", "")
         sizes = first_sizes(global_batch, self.world, environ.get("MUSTER_BATCH_SIZES"))
         self.global_batch, self.ahead = sum(sizes), ahead
-        self._splits = [(0, 0, sizes)]  # each from which batch, its version and its sizes; the first is in use
-        self._stepped = 0  # completed steps, so the number of the next batch to step
+        self._splits = [(0, 0, sizes)]  # (first batch, version, sizes) of each split; the first split is in use
+        self._stepped = 0  # completed steps, and so also the number of the next batch
         self._samplers = []
         self._batches = threading.Condition()  # held to change the splits, or what the samplers have taken
         self._stepper = threading.get_ident()  # the thread that calls `step`
@@ -137,8 +137,8 @@ class Job:
 
     def saves(self, save):
         """Decorates the function that saves the state. If the chief must leave while no step is in progress, for
-        example during an evaluation, a thread calls the function without arguments and exits. The next step does not
-        begin during a save."""
+        example during an evaluation, a thread calls the function without arguments and ends the process. The next
+        step does not begin during a save."""
 
         @functools.wraps(save)
         def saved(*arguments, **named):
@@ -264,8 +264,9 @@ class Job:
         """Saves and exits if the chief must leave and no step is in progress. Between two steps, the chief's variables
         are those of the last step, and no rank can complete another step without the chief.
 
-        Runs in the channel's thread. The main thread may be in a long call, or may be tracing a function with
-        TensorFlow, whose graph and strategy must not apply to the save. TensorFlow stores them for each thread.
+        Runs in the channel's thread, because the main thread may be in a long call. The main thread may also be tracing
+        a function with TensorFlow. The graph and the strategy of the trace must not apply to the save. TensorFlow
+        stores both for each thread.
         """
         if not (self._must_leave() and self.is_chief and self._save) or self._is_updating:
             return
@@ -349,12 +350,13 @@ class Sampler:
         import numpy
 
         self._numpy, self._job, self._count, self._seed = numpy, job, count, seed
-        # For each batch that was taken and not stepped: this rank's samples, whether it is full, the state after it.
+        # For each batch that was taken and not stepped: this rank's number of samples, whether the batch is full, and
+        # the state after the batch.
         self._pending = collections.deque()
         self.restore((0, 0))
 
     def state(self):
-        """The epoch, and the position in it of the first batch that no step has used. Save both numbers with the
+        """The epoch, and the position of the epoch's first batch that no step has used. Save both numbers with the
         model."""
         return self._trained
 
@@ -374,7 +376,7 @@ class Sampler:
         The last batch of an epoch may be shorter. Its parts shrink in proportion. Instead of an empty part, a rank gets
         one sample with weight 0.
 
-        Another thread waits here until at most `ahead` batches beside this one are taken and not stepped.
+        A thread other than the one that calls `step` waits here until at most `ahead` earlier batches are not stepped.
         """
         job = self._job
         is_stepper = threading.get_ident() == job._stepper
@@ -545,7 +547,7 @@ def KerasCallback(job, folder):
             self._save()
 
         def _check_next(self):
-            """Checks after the next batch, because batches now take another time."""
+            """Checks after the next batch, because the time of a batch changes now."""
             self._checked, self._every, self._left = time.perf_counter(), 1, 1
 
         def _end_batch(self):
@@ -556,8 +558,8 @@ def KerasCallback(job, folder):
 
         def _check(self):
             """Sums the ranks' wishes to leave, the costs of a check and the times of a batch. From these sums, all
-            ranks compute the same next batch to check. The checks take at most 1 % of the time. If that means less than
-            one check in CHECK_SECONDS, there is one check in CHECK_SECONDS."""
+            ranks compute the same batch for the next check. The checks take at most 1 % of the time. If that means less
+            than one check in CHECK_SECONDS, there is one check in CHECK_SECONDS."""
             seconds = (time.perf_counter() - self._checked) / self._every
             leave, cost, seconds = self._add(tf.constant([float(job.signal()[0]), self._cost, seconds])).numpy()
             self._checked = time.perf_counter()

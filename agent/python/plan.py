@@ -146,7 +146,8 @@ def is_installed(module):
 
 
 def beside_script(module):
-    """The spec of a module in the script's folder, if Python searches this folder. Python lists the folder only once."""
+    """The spec of a module in the script's folder, if Python searches this folder. Python lists a folder only once, and
+    remembers the list."""
     finder = None if IS_SAFE_PATH else pkgutil.get_importer(FOLDER)
     return finder and finder.find_spec(module)
 

@@ -21,11 +21,11 @@ def register():
             os.set_inheritable(int(number), False)
             faulthandler.register(16, file=int(number), all_threads=True)
     except (ValueError, OSError, RuntimeError, AttributeError):
-        pass  # The script runs all the same, without stacks.
+        pass  # The script then runs without stacks.
 
 
 def run_next():
-    """Runs the module of this name that Python would have run without this one, if there is one."""
+    """Runs the next module of this name on sys.path, if there is one. Without this module, Python would have run it."""
     from importlib.machinery import PathFinder
 
     here = os.path.dirname(os.path.abspath(__file__))

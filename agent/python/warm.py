@@ -1,8 +1,8 @@
 """A warm interpreter: imports the heavy modules of a script once, and then forks a process for each run of the script.
 
-The agent starts it as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket as stdin. This program writes one JSON
-line to the socket: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte
-carries these descriptors: stdout, stderr, a socket for this run, the socket of MUSTER_FD, and the file of
+The agent starts this program as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket as stdin. This program writes
+one JSON line to the socket: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run.
+The byte carries these descriptors: stdout, stderr, a socket for this run, the socket of MUSTER_FD, and the file of
 sitecustomize.py if the run has one. On the socket for the run, the forked process receives the command line and the
 changes to the environment. It answers with its process id, or with `cold` or `outdated` and the reason. When the agent
 sends one more byte, the forked process executes the script.

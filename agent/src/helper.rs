@@ -1,5 +1,5 @@
-//! The folder from which scripts import the helper `muster.py`. Python also runs its `sitecustomize.py`, see
-//! `stacks`.
+//! The folder from which scripts import the helper `muster.py`. Python also runs the `sitecustomize.py` in this folder,
+//! see `stacks`.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};

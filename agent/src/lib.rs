@@ -95,7 +95,7 @@ fn complain(error: &str) -> u8 {
 
 fn run_agent(config: Config) -> u8 {
     if config.supervision == Supervision::Parent {
-        // Leave the master's terminal. Otherwise the agent would get the Ctrl-C that is meant for the master, and a run
+        // Leave the master's terminal. Otherwise the agent would get the Ctrl-C that is meant for the master. A run
         // that asks for a password on the terminal would wait for ever. The call fails only for the leader of a process
         // group. A master's child is not a leader.
         let _ = setsid();

@@ -1,6 +1,6 @@
 //! The output of the runs: three bounded logs with one writer and any number of readers. Only blocking threads read and
-//! write them ([`Output::on_disk`]), because a disk may stall, and the agent's only thread kills the run when its lease
-//! has ended.
+//! write the logs ([`Output::on_disk`]). A disk may stall, but the agent's main thread must still kill the run when the
+//! lease has ended.
 //!
 //! Each stream has its own offsets, which continue from run to run. The files have no names, so they vanish when the
 //! agent ends.

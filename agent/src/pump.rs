@@ -64,7 +64,7 @@ async fn pump_stream(
     let (mut held, mut deadline) = (0, Instant::now());
     loop {
         let read = tokio::select! {
-            // Check the deadline before every read: a program that always prints must not hide it.
+            // Check the deadline before every read: a program that prints all the time must not prevent this check.
             biased;
             _ = stop.changed() => break,
             () = sleep_until(deadline), if held > 0 => {

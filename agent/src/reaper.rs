@@ -114,7 +114,7 @@ pub fn terminate(main: Pid) {
     let _ = send(main, Signal::TERM);
 }
 
-/// Whether a process runs a shell. Looks at the process's program, which for a script is its interpreter. For busybox,
+/// Whether a process runs a shell. Looks at the process's program. For a script, this is the interpreter. For busybox,
 /// looks at the name under which busybox was started.
 fn is_shell(process: Pid) -> bool {
     let program = proc::program(process).unwrap_or_default();

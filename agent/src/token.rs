@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// How long a master's first request waits for the token's hash. The hash is in the master's answer to this agent's
-/// message, which may arrive after the request.
+/// message. This answer may arrive after the request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The SHA-256 of a token.

@@ -164,10 +164,10 @@ impl BoundedLog {
         Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, DATA_BEGIN, bytes.min(self.extent.capacity))?)
     }
 
-    /// Appends `bytes` to the end. If the disk becomes full before an anonymous log has reached its capacity, and the
-    /// log has stored at least 64 KiB, the log sets its capacity to the number of bytes stored so far. From then on,
-    /// new bytes replace the oldest bytes. A named log does not shrink, because later processes need its capacity.
-    /// After an error, the caller can try again later.
+    /// Appends `bytes` to the end. An anonymous log shrinks if the disk becomes full before the log has reached its
+    /// capacity, and the log has stored at least 64 KiB. Its new capacity is the number of bytes stored so far. From
+    /// then on, new bytes replace the oldest bytes. A named log does not shrink, because later processes need its
+    /// capacity. After an error, the caller can try again later.
     ///
     /// # Errors
     /// The file system's error. Then the log has none of `bytes`, and may have dropped its oldest bytes.

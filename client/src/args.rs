@@ -1,5 +1,5 @@
 //! The command line: flags and verbs. The help of a flag names the flag's unit and default, if there are any.
-//! `request.rs` checks whether the values of several flags fit together. `config.rs` chooses the master.
+//! `request/` checks whether the values of several flags fit together. `address/config.rs` chooses the master.
 
 mod batching;
 mod cluster;
@@ -178,7 +178,8 @@ pub(crate) enum Verb {
     /// Wait until jobs have ended; the exit status reflects the worst result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
-    /// Submit the job of an earlier run again, also a job of the history, and follow it. Flags change the new job
+    /// Submit an earlier job again, and follow the new job. The earlier job may be in the history. Flags change the new
+    /// job
     #[command(
         mut_args = job::as_before,
         after_help = "Examples:\n  client rerun digits\n  client rerun digits --memory 8Gi\n  \

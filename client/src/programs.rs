@@ -1,5 +1,5 @@
-//! The other programs of Muster, `master` and `agent`. They are in the folder of this program, or in `../libexec/muster`,
-//! where pip puts them, so that only `muster` and `client` are on the PATH.
+//! The other programs of Muster, `master` and `agent`. They are in the folder of this program, or in
+//! `../libexec/muster`. pip puts them there, so that only `muster` and `client` are on the PATH.
 
 use std::ffi::OsString;
 use std::io;

@@ -8,7 +8,8 @@ use protocol::history::PastJob;
 use protocol::view::JobSummary;
 use serde::{Deserialize, Serialize};
 
-/// The format of the files. A later version of Muster raises it if this version would misread its files.
+/// The format of the files. A later version of Muster increases this number if this version would misread the files of
+/// the later version.
 const FORMAT: u32 = 1;
 /// Maximum bytes of a header.
 const HEADER_BYTES_MAX: u64 = 256 * 1024;

@@ -1,5 +1,5 @@
-//! The files of jobs that have ended: a folder with one file for each job, at most [`ENTRIES_MAX`] files with
-//! [`BYTES_MAX`] together. Only their owner can read them.
+//! The files of jobs that have ended: a folder with one file for each job. The folder has at most [`ENTRIES_MAX`]
+//! files, which have at most [`BYTES_MAX`] together. Only their owner can read the files.
 //!
 //! A file's name is `ENDED-NAME.UID.json`, where `ENDED` is the end of the job in milliseconds, so that the names sort by
 //! age. The first line is a header with the job's summary, and the second line is the job. A file is written under

@@ -16,7 +16,8 @@ pub(crate) enum Challenge {
     Bearer(Url),
 }
 
-/// Reads the headers `WWW-Authenticate`. `None` if no challenge is known. Prefers a token server, as Docker does.
+/// Reads the headers `WWW-Authenticate`. `None` if all challenges are of unknown kinds. Prefers a token server, as
+/// Docker does.
 pub(crate) fn read<'a>(headers: impl IntoIterator<Item = &'a str>) -> Option<Challenge> {
     let challenges = headers.into_iter().flat_map(|header| ChallengeParser::new(header).map_while(Result::ok));
     let all: Vec<_> = challenges.take(CHALLENGES_MAX).collect();

@@ -33,7 +33,7 @@ const DIGEST: &str = "docker-content-digest";
 pub(crate) struct Http {
     /// For registries that use HTTPS. Uses the proxy of the environment.
     proxied: Client,
-    /// For registries that use plain HTTP, which are near.
+    /// For registries that use plain HTTP. Uses no proxy, because these registries are near.
     direct: Client,
     plain: Vec<String>,
 }
@@ -61,8 +61,8 @@ impl Http {
     }
 }
 
-/// Follows a redirect to HTTPS, or from plain HTTP to plain HTTP between hosts that may use it. reqwest removes the login
-/// from requests to another host or port.
+/// Follows each redirect to HTTPS. Follows a redirect to plain HTTP only if all hosts so far may use plain HTTP.
+/// reqwest removes the login from requests to another host or port.
 fn redirect(attempt: Attempt<'_>, plain: &[String]) -> Action {
     let is_secure = attempt.url().scheme() == "https";
     let may_be_plain = attempt.previous().iter().chain([attempt.url()]).all(|url| is_plain(&authority(url), plain));
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
         let url = Url::parse(&format!("{scheme}://{host}/v2/{path}/{kind}/{name}"))
             .map_err(|_| LookUpError::Unusable(format!("{host} is not the address of a registry")))?;
         let answer = self.ask(&url, accept).await?;
-        // A host to which the registry redirects may not choose who gets the login.
+        // A host to which the registry redirects must not choose who gets the login.
         let is_challenged = answer.status == StatusCode::UNAUTHORIZED && answer.url.origin() == url.origin();
         if !is_challenged || self.authorization.is_some() {
             return expect_ok(host, answer);
@@ -225,7 +225,7 @@ async fn send(request: RequestBuilder, host: &str) -> Result<Answer, LookUpError
     timeout(ANSWER_TIMEOUT, work).await.unwrap_or(Err(late))
 }
 
-/// The error of an answer with a status other than 200.
+/// Returns the answer if its status is 200, else an error.
 fn expect_ok(host: &str, answer: Answer) -> Result<Answer, LookUpError> {
     match answer.status {
         StatusCode::OK => Ok(answer),

@@ -76,8 +76,8 @@ pub struct Registries {
 }
 
 impl Registries {
-    /// Prepares requests. Uses plain HTTP for registries on the loopback interface, and for the hosts in `plain`, each
-    /// with its port if the names of images have one. Uses HTTPS for all other registries.
+    /// Prepares requests. Uses plain HTTP for registries on the loopback interface, and for the hosts in `plain`. A
+    /// host in `plain` has a port if the names of its images have one. Uses HTTPS for all other registries.
     pub fn new(plain: Vec<String>) -> Result<Self, SetupError> {
         let http = Http::new(plain).map_err(SetupError)?;
         Ok(Self { http, turns: Semaphore::new(LOOK_UPS_MAX), known: Mutex::default() })

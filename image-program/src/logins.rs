@@ -1,5 +1,5 @@
 //! Which entry of a Docker configuration has the login for an image (pure). Follows Kubernetes
-//! (`pkg/credentialprovider/keyring.go`), except that the path of a key ends between two parts of the image's path.
+//! (`pkg/credentialprovider/keyring.go`), except that the path of a key matches only whole parts of the image's path.
 
 use protocol::image::{HUB_NAMES, ImageRef};
 
@@ -35,12 +35,12 @@ pub fn fit(key: &str, image: &ImageRef) -> Option<Fit> {
     (is_host && is_path).then_some(Fit { is_exact, path: prefix.len() })
 }
 
-/// Whether a host has as many labels as a pattern, and each label is like that of the pattern.
+/// Whether a host has as many labels as a pattern, and each label matches the label of the pattern.
 fn is_like(pattern: &str, host: &str) -> bool {
     let is_label_like = |(pattern, label): (&str, &str)| match pattern.split_once('*') {
         Some((begin, end)) => {
             let rest = label.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end));
-            // A pattern does not stand for a port.
+            // `*` does not match a port.
             rest.is_some_and(|rest| !rest.contains(':'))
         }
         None => pattern == label,

@@ -12,9 +12,9 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 const PROGRAM_MAX: usize = 64 * 1024;
 /// Maximum number of words in ENTRYPOINT, and in CMD.
 const WORDS_MAX: usize = 1024;
-/// Number of an index's images that are read. The public images with the most platforms have about 30.
+/// Maximum number of images that are read from an index. The public images with the most platforms have about 30.
 const ENTRIES_MAX: usize = 1000;
-/// Number of platforms in a message.
+/// Maximum number of platforms in a message.
 const SHOWN_MAX: usize = 10;
 
 /// The manifest at a tag or a digest.
@@ -106,8 +106,9 @@ pub(crate) fn read(body: &[u8]) -> Option<Manifest> {
     image.or_else(|| manifests.map(|entries| Manifest::Index(entries.0)))
 }
 
-/// The digest of the image for Linux on this architecture. If the index has one image for Linux, chooses this image:
-/// the nodes may have another architecture than this machine. An image without a platform may be for Linux.
+/// The digest of the image for Linux on this architecture. If the index has no such image, but only one image for
+/// Linux, chooses that image: the nodes may have another architecture than this machine. An image without a platform
+/// may be for Linux.
 ///
 /// # Errors
 /// Describes the platforms of the index, without a subject.

@@ -96,7 +96,7 @@ impl LostRun {
         Self::new(reason, Loss::Hopeless)
     }
 
-    /// The loss of a replica whose agent speaks this other version of the messages, see [`MESSAGES`].
+    /// The loss of a replica whose agent speaks another version of the messages than [`MESSAGES`].
     pub fn of_other_version(messages: u32) -> Self {
         Self::hopeless(format!(
             "its agent has version {messages} of the messages, and this master has version {MESSAGES}: use an agent of \
@@ -104,7 +104,7 @@ impl LostRun {
         ))
     }
 
-    /// The loss of a replica whose agent is the first prototype's, in a job for which that agent cannot work.
+    /// The loss of a replica whose agent is the first prototype's, in a job that this agent does not support.
     pub fn of_prototype() -> Self {
         Self::hopeless(
             "its agent is the first prototype's, which can neither receive code nor take part in an elastic job or a job \

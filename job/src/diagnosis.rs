@@ -23,7 +23,7 @@ pub struct Evidence {
     /// The current time, by the store's clock.
     pub now: UnixMillis,
     /// Whether a restart would use up one of the job's restarts. `None` if a restart cannot help, or if the restart
-    /// rule of the replica's role forbids it.
+    /// rule of the replica's role forbids a restart.
     pub budget: Option<Budget>,
     /// The last lines of the replica that failed first. At the job's deadline: the last lines of the replica that
     /// [`longest_silent`] returns.
@@ -77,7 +77,6 @@ pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
     };
     let member = gang.failed(failure)?;
     let (step, split) = member.reported.unzip();
-    // The agent of an evaluator does not report how often a user had pushed.
     let pushes = || gang.pushes_in(member.phase.generation()?);
     Some(Fingerprint {
         seat: gang.seat(member),

@@ -25,7 +25,7 @@ pub struct Member {
     pub waits_for: Option<Wait>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// The membership of the replica's pod in the newest start of which the pod is known to be a member.
+    /// The newest known membership of the replica's pod in a start.
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in the replica's pod.
     pub may_run: bool,
@@ -98,13 +98,13 @@ impl Member {
         }
     }
 
-    /// Whether the replica's pod is alive and exec.py was not started in it, so that the pod does not end by itself.
+    /// Whether the replica's pod is alive and exec.py was not started in it. Such a pod does not end by itself.
     pub fn is_idle(&self) -> bool {
         self.pod == Presence::Live && !self.phase.was_launched()
     }
 
-    /// Whether the replica's pod is being evicted or deleted, so that this master need not delete the pod. False for
-    /// the pod of a fenced agent: the node of that pod may be dead, and then the pod would stay.
+    /// Whether the replica's pod is already being evicted or deleted. This master need not delete such a pod. False for
+    /// the pod of a fenced agent: its node may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
         self.is_leaving && self.standing < Standing::Fenced
     }
@@ -114,8 +114,8 @@ impl Member {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether the replica's current or next pod can serve another start. A pod that is being removed, or whose deletion
-    /// this master has requested, cannot, even if the pod still looks healthy.
+    /// Whether the replica's current or next pod can serve another start. False for a pod that is being removed, or
+    /// whose deletion this master has requested, even if the pod still looks healthy.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
@@ -248,7 +248,7 @@ impl Gang {
 
     /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
     /// Stopped runs and pods that this master deleted are not causes. A script that exited with [`LEFT`] is the cause
-    /// only if nothing else failed, because a script also leaves when another member is lost.
+    /// only if nothing else failed, because a script also asks for a restart when another member is lost.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
@@ -262,8 +262,9 @@ impl Gang {
         failures.chain(missing).fold(known, earlier)
     }
 
-    /// The loss of a replica that is not a member of a start in which all replicas take part, and in which exec.py of
-    /// another replica was started. Usually the cluster removed the replica's pod while no master ran.
+    /// The loss of a replica that has no seat in the current start, although this start has a seat for each replica.
+    /// `None` before exec.py of a member was started. Usually the cluster removed the replica's pod while no master
+    /// ran.
     pub fn missing(&self) -> Option<Failure> {
         let start = self.newest_launch().filter(|_| self.size() == Some(self.places.len()))?;
         let missing = self.places.iter().filter(|place| !self.has(place));
@@ -279,8 +280,9 @@ impl Gang {
         self.members().filter_map(Member::failure)
     }
 
-    /// The steps that this start has not saved yet. The replica of rank 0 saves the state of the job. Nothing is lost if
-    /// this replica has succeeded. In a pod that leaves, its script may still run, and save: see [`Self::has_saved`].
+    /// The steps that this start has not saved yet. The replica of rank 0 saves the state of the job. After this
+    /// replica has succeeded, nothing is lost. While its pod is being evicted or deleted, its script may still run and
+    /// save: see [`Self::has_saved`].
     pub fn unsaved_steps(&self) -> Option<LostSteps> {
         let training = self.members().filter(|member| member.id.role.trains());
         let saver = training.min_by_key(|member| self.seat(member))?;
@@ -288,7 +290,7 @@ impl Gang {
         Some(LostSteps { replica: saver.id, first, last })
     }
 
-    /// Whether the script has saved these steps after all.
+    /// Whether the script has saved these steps by now.
     pub fn has_saved(&self, lost: &LostSteps) -> bool {
         let mut savers = self.places.iter().filter(|place| place.id == lost.replica);
         savers.any(|saver| saver.helper == HelperUse::Stepped && saver.unsaved.is_none())
@@ -305,8 +307,8 @@ impl Gang {
         self.failed(failure).map(|member| member.helper).unwrap_or_default()
     }
 
-    /// How often a user had pushed new code when the failed script was started, as the agent of this script has
-    /// reported. After a takeover, other agents may already have the environment of the next start.
+    /// How often a user had pushed new code when the failed script was started. The number comes from the agent of this
+    /// script: after a takeover, other agents may already have the environment of the next start.
     pub fn pushes_of(&self, failure: &Failure) -> Option<u32> {
         Some(self.failed(failure)?.enrolled?.membership.pushes)
     }

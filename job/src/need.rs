@@ -13,11 +13,12 @@ use super::wait::Resources;
 pub struct Need {
     /// Whether each pod that the gang needs has a node.
     pub is_complete: bool,
-    /// Whether the scheduler, or a quota, has not decided on each needed pod yet.
+    /// Whether the scheduler or a quota must still decide on a needed pod.
     pub is_undecided: bool,
     /// Whether another program holds one of the pods back.
     pub is_gated: bool,
-    /// The resources for lack of which pods have no node, or do not exist. Empty for a gang that is complete or gated.
+    /// The resources that are short: because of them, pods have no node or do not exist. Empty for a gang that is
+    /// complete or gated.
     pub lacking: Resources,
 }
 

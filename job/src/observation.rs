@@ -20,8 +20,8 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether the agent has ended, and so has everything that it started. The back end may still list the pod, and
-    /// other containers of the pod may still run ([`Others::Running`]).
+    /// Whether the agent and everything that it started have ended. The back end may still list the pod, and other
+    /// containers of the pod may still run ([`Others::Running`]).
     pub fn has_ended(&self) -> bool {
         matches!(self.state, PodState::Terminated { .. } | PodState::Disrupted { .. })
     }
@@ -59,15 +59,14 @@ pub enum PodState {
         /// The back end's reason.
         reason: String,
     },
-    /// The cluster evicted, preempted, drained or deleted the pod. The agent has ended, and so has everything that it
-    /// started.
+    /// The cluster evicted, preempted, drained or deleted the pod. The agent and everything that it started have ended.
     Disrupted {
         /// The back end's reason.
         reason: String,
         /// The pod's other containers.
         others: Others,
     },
-    /// The agent has ended, and so has everything that it started.
+    /// The agent and everything that it started have ended.
     Terminated {
         /// How exec.py ended and in which start, if the pod's end shows this.
         exit: Option<LastWords>,
@@ -78,7 +77,7 @@ pub enum PodState {
     },
 }
 
-/// The containers of a pod beside the agent's container.
+/// The containers of a pod, without the agent's container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
     /// All have ended, or there are none.

@@ -10,18 +10,19 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 //!
-//! A gang that lacks room while an earlier gang lacks it too moves from `Pending` to `Queued`, which deletes all pods.
-//! When its turn comes, it moves to `Pending` again. If a user suspends the job, `Stopping` leads to `Suspended`, which
-//! deletes all pods. When the user resumes the job, `Suspended` leads to `Restarting`. A job can wait for new code after
-//! its script has failed: then `Stopping` leads to `Halted`, which keeps the pods. New code ends the wait: `Restarting`
-//! follows. It also follows `Starting`, if new code arrives before all agents have their environment. After a time limit
-//! without new code, the failure of a halted job is judged as after `Stopping`.
+//! If a gang and an earlier gang both lack room, the later gang moves from `Pending` to `Queued`, which deletes all its
+//! pods. When its turn comes, it moves to `Pending` again. If a user suspends the job, `Stopping` leads to `Suspended`,
+//! which deletes all pods. When the user resumes the job, `Suspended` leads to `Restarting`. A job can wait for new
+//! code after its script has failed: then `Stopping` leads to `Halted`, which keeps the pods. New code ends the wait:
+//! `Restarting` follows. `Restarting` also follows `Starting` if new code arrives before all agents have their
+//! environment. If no new code arrives within a time limit, the failure of a halted job is judged in the same way as
+//! after `Stopping`.
 //!
 //! All actions can be repeated. After most failures, runs get no time to end. After a success or a cancel they get 2 s,
 //! or the grace of a TFJob's template. Before a new start, and after an eviction, scripts that use the helper get the
 //! pods' grace period to save: see `stop.rs`. A pod whose run has not ended 15 s later is deleted. When all runs of a
-//! start are dead, [`Policy::verdict`] judges the failure. The driver records the failure before it acts on the verdict,
-//! so each failure counts once, also after a takeover. Usable pods stay for the next start.
+//! start are dead, [`Policy::verdict`] judges the failure. The driver records the failure before it acts on the
+//! verdict, so each failure counts once, even after a takeover. Usable pods stay for the next start.
 
 mod action;
 mod ending;
@@ -66,7 +67,7 @@ pub enum JobPhase {
         /// When the gang began to gather.
         since: Duration,
     },
-    /// The gang waits for its turn to gather. The driver gives its pods back.
+    /// The gang waits for its turn to gather. The driver deletes the gang's pods.
     Queued {
         /// The start that the gang will gather for.
         gathering: Gathering,
@@ -286,7 +287,7 @@ impl JobPhase {
         }
     }
 
-    /// The result of the job, if it is decided for good.
+    /// The result of the job, if the result is final.
     pub fn result(&self) -> Option<&JobResult> {
         let (Self::Releasing { result, .. } | Self::Finished { result }) = self else { return None };
         Some(result)

@@ -9,7 +9,7 @@ pub fn replicas(spec: &JobSpec) -> Vec<ReplicaId> {
     with_workers(spec, spec.worker_num)
 }
 
-/// All replicas of the job, with the maximum of this range of workers. A fixed job has no range.
+/// All replicas of the job, if the maximum of `workers` is the number of workers. A fixed job has no range.
 pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> {
     with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
 }

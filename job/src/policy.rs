@@ -92,8 +92,8 @@ pub struct Policy {
     pub kind: GangKind,
     /// The minimum and the maximum number of workers. They are equal in a fixed gang.
     pub workers: Workers,
-    /// Maximum time that a gang with enough workers waits for more workers before the job's first start, and before the
-    /// first start after all pods were deleted.
+    /// Maximum time that a gang with enough workers waits for more workers. It applies to the job's first start, and to
+    /// the first start after all pods were deleted.
     pub gather: Duration,
     /// Maximum time that a gang with enough workers waits for more workers before a later start.
     pub settle: Duration,
@@ -106,8 +106,8 @@ pub struct Policy {
 /// Whether the number of workers of a gang may change.
 ///
 /// A fixed gang gathers, runs and restarts like an elastic gang with equal minimum and maximum. Three things differ,
-/// because its users expect them: each replica's index is its seat, the record has each start that ended early, and each
-/// restart has a pause.
+/// because users of a fixed gang expect them. Each replica's index is its seat. The record has each start that ended
+/// early. Each restart has a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GangKind {
     /// The gang always has the same members.
@@ -262,8 +262,8 @@ impl Policy {
         }
     }
 
-    /// Whether the job should stop, because the script has failed twice in the same way. False if the user wants a restart
-    /// anyway, and if no step is known: the script may have come further the second time.
+    /// Whether the job should stop, because the script has failed twice in the same way. False if the user wants a
+    /// restart anyway, or if no step is known: the script may have come further the second time.
     pub fn would_fail_again(&self, failure: &Fingerprint, restarts: &Restarts) -> bool {
         let is_same = || failure.same_before(&restarts.failed_starts).is_some();
         self.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()

@@ -172,7 +172,7 @@ impl ReplicaPhase {
         self.exit().is_some_and(|exit| exit.is_success() && !exit.stopped)
     }
 
-    /// Whether the replica's run has ended for good.
+    /// Whether the replica's run has ended or is lost.
     pub fn is_dead(&self) -> bool {
         match self {
             Self::Exited(..) | Self::Lost(_) => true,

@@ -78,7 +78,7 @@ pub fn choose(gang: &Gang, policy: &Policy, ready_since: Option<Duration>, now: 
     }
     let since = ready_since.unwrap_or(now);
     let is_over = now >= since + window(gang, policy) || !missing.iter().any(|place| is_coming(place, now));
-    // All runs of the earlier start must be dead, also runs in pods that the cluster is removing.
+    // All runs of the earlier start must be dead, even runs in pods that the cluster is removing.
     if is_over && !gang.any_place(|place| place.may_run) {
         return Choice::Start(roster);
     }
@@ -137,9 +137,9 @@ pub fn resize(gang: &Gang, policy: &Policy, since: Duration, now: Duration) -> O
     (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
 }
 
-/// How long a running gang waits before it restarts to add workers. If every wanted worker is ready, it does not wait.
-/// The default is shorter if the scripts of the chief and of all workers have reported a step with the helper, because a
-/// restart then loses no step.
+/// How long a running gang waits before it restarts to add workers. If every wanted worker is ready, the gang does not
+/// wait. The default is shorter if the scripts of the chief and of all workers have reported a step with the helper,
+/// because a restart then loses no step.
 pub fn grow_interval(gang: &Gang, policy: &Policy) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.helper == HelperUse::Stepped) {

@@ -39,11 +39,11 @@ pub struct Tracked {
 /// What a replica has lost because its pod no longer exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodLoss {
-    /// Nothing, or its end will be observed in another way.
+    /// Nothing, or a run whose end will be observed in another way.
     None,
-    /// Its run. What is known of the run stays, because the replica may be a member of the present start.
+    /// Its run. The knowledge about the run is kept, because the replica may be a member of the present start.
     Run,
-    /// Its pod, of which nothing is known any more.
+    /// Its pod. All knowledge about the pod is discarded.
     Pod,
 }
 
@@ -74,7 +74,7 @@ impl Tracked {
         Member { create_at: self.replacements.next_at(), ..Member::of(id, &self.seen, horizon) }
     }
 
-    /// Stores the replica's pod as the back end lists it now, in this phase.
+    /// Stores the replica's pod as the back end lists it now. `phase` is the current phase of the job.
     pub fn see(&mut self, pod: Option<Pod>, phase: &JobPhase) -> PodLoss {
         let was_listed = self.seen.pod.is_some();
         let (incarnation, state) = pod.map(|Pod { incarnation, state }| (incarnation, state)).unzip();
@@ -132,8 +132,8 @@ impl Tracked {
         !self.has_lost_run && !self.seen.agent.is_lost()
     }
 
-    /// Ignores all further reports about the deleted pod. If the pod had a run whose end is unknown, or no run, treats the
-    /// run as lost. Runs of generations before `horizon` belong to earlier starts.
+    /// Ignores all further reports about the deleted pod. If the end of the pod's run is unknown, or exec.py was never
+    /// started, treats the run as lost. Runs of generations before `horizon` belong to earlier starts.
     fn lose_run(&mut self, horizon: Option<Generation>) {
         self.pods_before += 1;
         self.has_lost_run = true;
@@ -165,8 +165,9 @@ impl Tracked {
         self.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
     }
 
-    /// Whether to request the replica's pod now. False if the last request may still take effect: for `soon`, or while it
-    /// is in progress. After that, somebody may have deleted the pod before the watch could list it.
+    /// Whether to request the replica's pod now. False while the last request may still take effect: for `soon` after
+    /// the request, and while the request is in progress. If the pod is not listed by then, somebody may have deleted
+    /// it before the watch could list it.
     pub fn is_to_be_requested(&self, now: Duration, soon: Duration, is_in_progress: bool) -> bool {
         self.requested_at.is_none_or(|at| now >= at + soon && !is_in_progress)
     }
@@ -191,7 +192,8 @@ impl Tracked {
         self.requested_at.is_some()
     }
 
-    /// Whether a requested pod may still appear. A pod for which a quota has no room does not.
+    /// Whether a requested pod may still appear. False if there is a reason why the pod does not exist, such as a quota
+    /// without room.
     pub fn may_appear(&self) -> bool {
         self.requested_at.is_some() && self.seen.wait.is_none()
     }
@@ -202,7 +204,7 @@ impl Tracked {
     }
 
     /// Notes that the replica's pod is to be deleted now. False if the deletion was already requested within `soon`,
-    /// because the back end's watch needs some time to report it.
+    /// because the back end's watch needs some time to report the deletion.
     pub fn ask_to_go(&mut self, now: Duration, soon: Duration) -> bool {
         let is_due = self.deletion_asked_at.is_none_or(|at| now >= at + soon);
         self.deletion_asked_at = if is_due { Some(now) } else { self.deletion_asked_at };
@@ -214,7 +216,7 @@ impl Tracked {
         self.deletion_asked_at.is_some()
     }
 
-    /// Prepares for the next start. A pod that still exists may serve the next start, also if somebody else has created
+    /// Prepares for the next start. A pod that still exists may serve the next start, even if somebody else has created
     /// it in the place of a lost pod. `may_ask` is whether the deletion of the pod may be requested again at once.
     pub fn begin_again(&mut self, may_ask: bool) -> PodLoss {
         if self.seen.pod.is_none() || self.has_lost_run {
@@ -228,7 +230,8 @@ impl Tracked {
         PodLoss::None
     }
 
-    /// Prepares for a later turn of the gang. Its pods are not lost, so new pods do not count as replacements.
+    /// Prepares for a later turn of the gang. The gang's pods are given back, not lost, so new pods do not count as
+    /// replacements.
     pub fn queue(&mut self) -> PodLoss {
         self.forget_replacements();
         if self.seen.pod.is_some() {

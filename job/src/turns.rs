@@ -14,10 +14,10 @@ use protocol::ids::{JobName, UnixMillis};
 use super::need::Need;
 use super::wait::Resources;
 
-/// Maximum time that later gangs wait until the scheduler has decided on the pods of an earlier gang, and that gangs
-/// wait after a takeover until the driver of each job has posted.
+/// Maximum time that later gangs wait until the scheduler has decided on the pods of an earlier gang. After a takeover,
+/// also the maximum time that gangs wait until the driver of each job has posted.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// A gang that lacks room for this time, although no other job holds what it lacks, lets the other gangs try first.
+/// If a gang lacks room for this time although no other job holds what it lacks, the other gangs may try first.
 pub const GIVE_WAY_AFTER: Duration = Duration::from_secs(30);
 
 /// What a job may do now about its pods.
@@ -25,11 +25,11 @@ pub const GIVE_WAY_AFTER: Duration = Duration::from_secs(30);
 pub enum Turn {
     /// Create all pods.
     Go,
-    /// Create only the pods without which the gang cannot start or go on: another gang lacks room.
+    /// Create only the pods that the gang needs to start or to continue, because another gang lacks room.
     Minimum,
     /// Create no pods for a moment: it is not known yet whether an earlier gang has enough room.
     Hold,
-    /// Give all pods back, and wait until this job's gang runs or ends.
+    /// Give all pods back, and wait until the gang of this other job runs or ends.
     Queue(JobName),
 }
 
@@ -44,7 +44,7 @@ pub struct Rank {
     pub uid: String,
 }
 
-/// What a driver tells about its job.
+/// What a driver reports about its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
     /// The job.
@@ -128,7 +128,7 @@ impl Seat {
 struct Earlier {
     /// The gangs that lack room, and what they lack.
     short: Vec<(JobName, Resources)>,
-    /// What the gangs ask for on whose pods the scheduler has not decided.
+    /// For each gang with pods on which the scheduler must still decide: the resources that the gang asks for.
     undecided: Vec<Resources>,
 }
 
@@ -239,8 +239,8 @@ impl Table {
         order.into_iter().map(|(_, rank)| rank.uid.clone()).collect()
     }
 
-    /// While a gang lacks room, other jobs get no pods beyond what they need. The gang itself gets no more than that if
-    /// others wait for it.
+    /// While a gang lacks room, other jobs that ask for the same resources get only the pods that they need. If others
+    /// wait for the gang, the gang itself gets only the pods that it needs.
     fn limit_growth(&mut self) {
         let short: Vec<(String, Resources)> =
             self.seats.iter().filter_map(|(uid, seat)| Some((uid.clone(), seat.lacking()?.clone()))).collect();
@@ -260,8 +260,8 @@ impl Table {
         self.seats.values().filter_map(|seat| if let Turn::Queue(behind) = &seat.turn { Some(behind) } else { None })
     }
 
-    /// Moves a gang behind all others if it has lacked room for long although no other job holds what it lacks: it may
-    /// be larger than the cluster. Returns whether the order has changed.
+    /// Moves a gang behind all others if others wait for it, and [`Self::is_alone`] has been true for
+    /// [`GIVE_WAY_AFTER`]. Such a gang may be larger than the cluster. Returns whether the order has changed.
     fn let_others_pass(&mut self, now: Duration) -> bool {
         let alone: BTreeSet<String> = self.seats.keys().filter(|uid| self.is_alone(uid)).cloned().collect();
         let first: BTreeSet<JobName> = self.waited_for().cloned().collect();

@@ -1,4 +1,4 @@
-//! Which pods to create and to delete, besides those that the end of a job deletes, and the pauses between replacements.
+//! Which pods to create and to delete before the end of a job, and the pauses between replacements.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,8 +50,8 @@ fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
     }
 }
 
-/// Decides which pods of a job to create and to delete. While the gang is in a start, the pods of its members stay in any
-/// state and are not replaced, because they show how the start ended.
+/// Decides which pods of a job to create and to delete. While the gang is in a start, the pods of its members are
+/// neither deleted nor replaced, because they show how the start ended.
 pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, is_in_start: bool, now: Duration) -> Upkeep {
     let wanted = limited(wanted(gang, workers), growth);
     let is_free = |place: &Member| !(is_in_start && gang.has(place));

@@ -8,7 +8,7 @@ use protocol::code::CodeId;
 /// Resources by their names in pods, such as `cpu` or `nvidia.com/gpu`. `pods` is the number of pods.
 pub type Resources = BTreeSet<String>;
 
-/// The reason for which a replica is not ready yet. The text is a part of a sentence for users.
+/// Why a replica is not ready yet. The text is a part of a sentence for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wait {
     /// No node has room for the pod.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};
 pub use self::fields::{is_masters, is_masters_claim};
 
-/// The product's name, with which the names of its own objects begin.
+/// The product's name. The names of its own objects begin with this name.
 pub const MUSTER: &str = "muster";
 
 /// What the master's configuration and the job allow in a template.

@@ -73,8 +73,8 @@ pub struct Config {
     #[arg(hide_default_value = true, hide_possible_values = true)]
     pub watch_tfjobs: WatchTfJobs,
 
-    /// Pull secrets that --watch-tfjobs may read, separated by commas: to look up what an image runs if a TFJob names the
-    /// secret and has no command
+    /// Pull secrets that --watch-tfjobs may read, separated by commas. If a TFJob has no command and names such a
+    /// secret, the master uses the secret to look up what the image runs
     #[arg(long = "pull-secret", env = "MUSTER_PULL_SECRETS", value_name = "NAME", value_delimiter = ',')]
     #[arg(value_parser = pull_secret)]
     pub pull_secrets: Vec<String>,

@@ -253,8 +253,8 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     })
 }
 
-/// The agent beside this program, if pods are to use it: this master runs in a pod, whose image has a static agent, and
-/// `--agent-image` names no other agent.
+/// The agent beside this program, if pods use it. Pods use it if this master runs in a pod, whose image has a static
+/// agent, and `--agent-image` names no other agent.
 fn own_agent(config: &Config, own_image: Option<&ImageRef>) -> anyhow::Result<Option<Vec<u8>>> {
     let is_own = own_image.is_some() && config.agent_image.is_none();
     let path = config.agent_to_give()?.filter(|_| is_own);

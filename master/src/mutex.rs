@@ -1,5 +1,5 @@
-//! A mutex that stays usable after a panic. A panic ends only the work of one job or request, so the value goes on as the
-//! panic has left it.
+//! A mutex that stays usable after a panic. A panic ends only the work of one job or request, so the value stays in use
+//! as the panic has left it.
 
 use std::sync::{self, MutexGuard, PoisonError};
 

@@ -100,7 +100,8 @@ pub struct Jobs {
     all_readable: AtomicBool,
     /// Tasks that remove output.
     removals: TaskTracker,
-    /// The code that is on the disk alone although it could have a copy beside the records, and why.
+    /// The code that only this master's disk has, although the store of records could keep a copy; and why there is no
+    /// copy.
     on_disk: Mutex<BTreeMap<CodeId, String>>,
     /// The code that pushes have replaced, each with the view of its job.
     replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
@@ -179,7 +180,7 @@ impl Jobs {
     }
 
     /// This master takes over every job that it finds at startup. If a newer master accepts a job later, the job stays
-    /// with the newer master: the newer master is replacing this master, which will soon drive no job.
+    /// with the newer master. The newer master is replacing this master, which will soon drive no job.
     fn tenure(&self, record: &JobRecord) -> Tenure {
         let was_there = !*self.is_complete.borrow();
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }
@@ -304,7 +305,7 @@ impl Jobs {
 
     /// All jobs, in the order of their names, and the number of the list.
     pub fn job_list(&self) -> JobList {
-        // A change after this line leads to another number, and a caller that waits for it asks again.
+        // A change after this line leads to another number. A caller that waits for the next change then asks again.
         let seq = *self.list.subscribe().borrow();
         let jobs = self.views().iter().map(|view| view.borrow().summary()).collect();
         JobList { seq, jobs }

@@ -26,7 +26,7 @@ fn has_stepped(start: &StartFacts) -> bool {
     start.first_step.is_some()
 }
 
-/// A walk through the time of a job. Each moment is counted once, also if clocks disagree about the order of two times.
+/// A walk through the time of a job. Each moment is counted once, even if clocks disagree about the order of two times.
 struct Walk {
     /// The time until which everything is counted.
     cursor: UnixMillis,
@@ -77,7 +77,7 @@ impl Walk {
     fn steps(&mut self, start: &StartFacts, (first, stop): (StepAt, UnixMillis), later: &[StartFacts]) {
         self.spent.program_startup_ms += self.go_to(first.at.min(stop));
         let last = start.last_step.unwrap_or(first);
-        // While the scripts run, the next step is on its way.
+        // While the scripts run, they compute the next step, so the time until now belongs to steps.
         let last_at = if start.stopped.is_none() { stop } else { last.at.min(stop) };
         let stepping = self.go_to(last_at);
         let lost = lost_share(stepping, (first.step, last.step), later);
@@ -87,8 +87,8 @@ impl Walk {
     }
 }
 
-/// The part to which the time after the end of this start belongs. After most ends, the next start begins to gather at
-/// once. `None`: no start has begun.
+/// The part that gets the time after the end of this start. After most ends, the next start begins to gather at once.
+/// `None`: no start has begun.
 fn rest_after<'a>(start: Option<&StartFacts>, spent: &'a mut Spent) -> &'a mut u64 {
     let Some(start) = start else { return &mut spent.gathering_ms };
     match start.ending {
@@ -115,8 +115,9 @@ fn is_recovery(start: &StartFacts, before: Option<&StartFacts>) -> bool {
     }
 }
 
-/// The part of `stepping_ms` that belongs to steps from `first` to `last` at or after which a later start began. Every
-/// step counts the same.
+/// The part of `stepping_ms` that belongs to lost steps. The start made the steps from `first` to `last`. A step is
+/// lost if a later start began at this step or before it, or if the next start reports it as lost. Every step counts
+/// the same.
 fn lost_share(stepping_ms: u64, (first, last): (u64, u64), later: &[StartFacts]) -> u64 {
     let known_lost = later.first().and_then(|next| next.lost_steps).map(|lost| lost.first);
     let began = later.iter().filter_map(|start| Some(start.first_step?.step)).chain(known_lost).min();

@@ -23,7 +23,7 @@ pub const PYTHONS: [&str; 2] = ["python", "python3"];
 /// Maximum bytes of stderr in an [`ExitReport`]. The newest bytes are kept.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
-// Maximum bytes as JSON of the three texts of an [`ExitReport`]. Longer texts are cut when a report is made or read.
+// Maximum bytes of the three texts of an [`ExitReport`], as JSON. Longer texts are cut when a report is made or read.
 const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
@@ -44,8 +44,8 @@ pub enum RunState {
     Exited,
 }
 
-/// The version of the messages between master and agent. Raise it with every change that the other program, in its earlier
-/// version, would misread.
+/// The version of the messages between master and agent. Increase this number with every change that an earlier version
+/// of the other program would misread.
 pub const MESSAGES: u32 = 2;
 
 /// The answer of `GET /status`.
@@ -88,10 +88,11 @@ pub struct RunStatus {
     /// them: they are only shown. Absent until the run's script posts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub posted: Option<Progress>,
-    /// What the run's processes use at the answer. New numbers do not increase `seq`. Absent unless the run lives.
+    /// What the run's processes use when the agent answers. New numbers do not increase `seq`. Absent unless the run
+    /// lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// The time of the agent's clock at the answer. A new time does not increase `seq`.
+    /// The time of the agent's clock when the agent answers. A new time does not increase `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
 }
@@ -124,9 +125,9 @@ impl RunStatus {
         [&self.helper, &self.posted].into_iter().flatten().find(|progress| progress.has_stepped())
     }
 
-    /// Whether this status has news after the earlier status `known`. Usage and posts are no news. Of a script's reports,
-    /// only two are news: the first report, and the first report with a step. Until the run exits, neither the beginning of a stop nor the end
-    /// of the main process is news. Every other change is news.
+    /// Whether this status contains news since the earlier status `known`. Usage and posts are no news. Of a script's
+    /// reports, only two are news: the first report, and the first report with a step. Until the run exits, neither the
+    /// beginning of a stop nor the end of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let (helper, posted) = (known.helper.clone(), known.posted.clone());
@@ -177,8 +178,8 @@ pub struct ExitReport {
     pub terminated: bool,
     /// When the run ended, by the agent's clock.
     pub ended_at: UnixMillis,
-    /// First line of the exception that ended exec.py, or that it had printed before a signal: the line after the last
-    /// traceback's stack. A long message can push this line out of `stderr_tail`.
+    /// First line of the exception that ended exec.py, or that exec.py had printed before a signal killed it: the line
+    /// after the last traceback's stack. A long message can push this line out of `stderr_tail`.
     pub exception: Option<String>,
     /// The newest [`STDERR_TAIL_BYTES`] of stderr, with invalid UTF-8 replaced.
     pub stderr_tail: String,

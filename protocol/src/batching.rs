@@ -40,13 +40,14 @@ pub struct Batching {
 }
 
 impl Batching {
-    /// The number of which each batch is a multiple.
+    /// Each batch is a multiple of this number.
     pub fn unit(&self) -> u32 {
         self.multiple.unwrap_or(1)
     }
 }
 
-/// The form of `batch_size_list` in TF_CONFIG. Both forms are Scavenger's: its README has a text, its code reads a list.
+/// The form of `batch_size_list` in TF_CONFIG. The project Scavenger uses both forms: its README shows a text, and its
+/// code reads a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -139,7 +140,7 @@ pub enum BadBatching {
         multiple: u32,
     },
     /// Bounds contain no multiple.
-    #[error("no multiple of {multiple} is from {min} to {max}, which are the bounds of a batch")]
+    #[error("the bounds of a batch, {min} to {max}, contain no multiple of {multiple}")]
     NoMultiple {
         /// The minimum.
         min: u32,
@@ -195,10 +196,11 @@ impl fmt::Display for Held {
     }
 }
 
-/// Batch sizes of all ranks, as a notice tells them to the scripts.
+/// Batch sizes of all ranks, as a notice sends them to the scripts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
-    /// The number of these sizes. It determines the sizes for the whole start, also over several masters.
+    /// The number of these sizes. During one start, the same number always means the same sizes, even under several
+    /// masters.
     pub version: u64,
     /// The sizes, by rank.
     pub sizes: Vec<u32>,
@@ -240,9 +242,10 @@ pub struct BatchChange {
     pub slowest: ReplicaId,
     /// The worker that needed the shortest time for a sample.
     pub fastest: ReplicaId,
-    /// How many times as long as the fastest worker the slowest needed for a sample.
+    /// The slowest worker's time for a sample, divided by the fastest worker's time.
     pub ratio: f64,
-    /// The time of a step with the new sizes, divided by the time before. Absent until it has been measured.
+    /// The time of a step with the new sizes, divided by the time with the old sizes. Absent until it has been
+    /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time: Option<f64>,
 }

@@ -1,5 +1,5 @@
-//! Which requests a program without a token obeys: those of other programs, and not those of browsers. A web page can
-//! make a browser send requests to loopback, and one GET can start a program.
+//! Which requests a program without a token obeys: requests of other programs, but not of browsers. A web page can make
+//! a browser send requests to loopback, and one GET can start a program.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -10,7 +10,7 @@ use crate::patch::JobPatch;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DryRun {
-    /// Whether the job is already on record, so that a submit creates nothing.
+    /// Whether the job is already on record. Then a submit creates nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_record: bool,
     /// How a TFJob would change its job, if this job is on record.

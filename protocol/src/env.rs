@@ -28,8 +28,8 @@ pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: the number of earlier starts. It is 0 only if no script can have run
-/// before.
+/// Written by the rendezvous, read by scripts: the number of earlier starts. It is 0 only if no script of the job can
+/// have run before.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// The first batch size of each rank, as a JSON list, in jobs with a global batch. 0 for a chief that only directs.
 pub const MUSTER_BATCH_SIZES: &str = "MUSTER_BATCH_SIZES";
@@ -42,9 +42,10 @@ pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the agent, read by Muster's `sitecustomize.py`: the file descriptor to which Python writes its stacks, and
 /// the file's inode, as `FD:INODE`.
 pub const MUSTER_STACKS_FD: &str = "MUSTER_STACKS_FD";
-/// Written by the agent unless the job sets one of these three, read by Transformers: the address to which its Trainer
-/// posts progress, the file with the token for this address, and the file with the address's certificate, which the
-/// agent does not write (`KubeflowCallback` in transformers/integrations/integration_utils.py).
+/// Written by the agent unless the job sets one of these three variables, read by Transformers: the address to which
+/// its Trainer posts progress. The other two variables name the files of the token and of the certificate for this
+/// address. The agent does not set the variable for the certificate (`KubeflowCallback` in
+/// transformers/integrations/integration_utils.py).
 pub const KUBEFLOW_TRAINER_SERVER_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
 /// See [`KUBEFLOW_TRAINER_SERVER_URL`].
 pub const KUBEFLOW_TRAINER_SERVER_TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";

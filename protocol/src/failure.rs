@@ -73,7 +73,8 @@ impl Failure {
         }
     }
 
-    /// Clears the texts that the failed run printed, and all but the first of many replicas that were not ready.
+    /// Clears the texts that the failed run printed. Keeps at most [`CONSEQUENCES_MAX`] of the replicas that were not
+    /// ready.
     pub fn forget_output(&mut self) {
         match self {
             Self::ReplicaExited { exit, .. } => exit.forget_output(),
@@ -141,7 +142,7 @@ pub struct FailedStart {
     /// the replicas that had to be stopped come first, and then all other replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
-    /// The steps of this start that are lost, if it is known that there are any.
+    /// The steps of this start that are lost. Absent if none are known to be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
     /// Identifies the failure, if a script failed with an exception.
@@ -162,8 +163,8 @@ pub struct TooLargeBatch {
     pub batch: u32,
     /// The most samples that the replica gets in later starts.
     pub most: u32,
-    /// Present if no sizes have the job's global batch as their sum any more: the largest global batch that is still
-    /// possible. It is 0 if `most` is less than the smallest batch that the job allows for this replica.
+    /// The largest global batch that is still possible. Absent if the job's own global batch is still possible. 0 if
+    /// `most` is less than the smallest batch that the job allows for this replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub possible: Option<u64>,
 }

@@ -151,7 +151,7 @@ impl fmt::Display for Rank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Generation {
-    /// Number of masters that have held this job, from 1.
+    /// How often a master, or a new driver of it, has taken this job, from 1.
     pub epoch: u32,
     /// Number of the start in this epoch, from 1.
     pub sequence: u32,

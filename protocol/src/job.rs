@@ -96,7 +96,7 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub metrics: BTreeMap<String, Pattern>,
-    /// The launcher from whose file or command the job comes. Absent: Muster.
+    /// The launcher whose file or command described the job. Absent: Muster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
@@ -195,7 +195,7 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub metrics: BTreeMap<String, Pattern>,
-    /// The launcher from whose file or command the job comes. Absent: Muster.
+    /// The launcher whose file or command described the job. Absent: Muster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.

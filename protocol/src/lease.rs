@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// An agent's clock: milliseconds since its machine booted, with the time in which the machine was suspended (Linux'
-/// `CLOCK_BOOTTIME`).
+/// An agent's clock: milliseconds since its machine booted, including the time in which the machine was suspended
+/// (Linux' `CLOCK_BOOTTIME`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClockMillis(pub u64);
@@ -38,7 +38,7 @@ impl Lease {
         Self(length)
     }
 
-    /// After this time without an answer, the master takes the agent for lost.
+    /// After this time without an answer, the master treats the agent as lost.
     pub fn length(self) -> Duration {
         self.0
     }
@@ -64,7 +64,7 @@ impl Lease {
         self.0 * 3
     }
 
-    /// After this time without an answer, the master takes the run for dead. It is longer than the fence, because two
+    /// After this time without an answer, the master treats the run as dead. It is longer than the fence, because two
     /// clocks may differ in speed by one thousandth, and a killed process does not end at once.
     pub fn death(self) -> Duration {
         self.fence() + self.fence() / 1000 + self.poll().min(LONGEST_END)

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 /// Maximum bytes of a [`Pattern`].
 pub const PATTERN_BYTES: usize = 256;
 
-/// Maximum bytes of a compiled [`Pattern`]. The time of a search grows with them.
+/// Maximum bytes of a compiled [`Pattern`]. The time of a search grows with this size.
 const COMPILED_BYTES: usize = 64 * 1024;
 
 /// A regular expression with exactly one group, which matches a number in a line, such as `loss: ([0-9.]+)`. The syntax
-/// is that of the crate `regex-lite`: that of Python's `re`, without look-around and back-references. A search takes time
-/// in proportion to the length of the line multiplied by the size of the compiled expression.
+/// is that of the crate `regex-lite`, which is like Python's `re` without look-around and back-references. A search
+/// takes time in proportion to the length of the line multiplied by the size of the compiled expression.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pattern(Regex);

@@ -1,4 +1,4 @@
-//! The launcher from whose file or command a job came. The job's pods have the labels of that launcher, and users see
+//! The launcher whose file or command described a job. The job's pods have the labels of that launcher, and users see
 //! the job in the launcher's terms.
 
 use std::collections::BTreeMap;
@@ -53,8 +53,8 @@ pub struct TfJobOrigin {
     /// The fields that have another meaning in Muster, or no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// The programs of the images whose containers have no `command`, by the names of the images, if the master has
-    /// looked them up. A tag may name another image later.
+    /// The programs of the images whose containers have no `command`, by the names of the images, as far as the master
+    /// has looked them up. They are kept, because a tag may name another image later.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub programs: BTreeMap<String, Entrypoint>,
     /// The uid of the job's TFJob object in the cluster. `None` if a client sent the TFJob.

@@ -1,5 +1,5 @@
-//! What a script reports with the helper `muster.py`, and the series that a master keeps: these reports, and what the runs
-//! use, over time.
+//! What a script reports with the helper `muster.py`, and the series that a master keeps of these reports and of what
+//! the runs use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,8 +16,8 @@ pub const VALUES_MAX: usize = 8;
 pub const VALUE_NAME_BYTES: usize = 64;
 
 /// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals since the run began,
-/// or since the batch sizes last changed. They leave out the first step after that, and the steps with the short last
-/// batch of an epoch. Only reports of one start with an equal `split` can be compared.
+/// or since the batch sizes last changed. The totals leave out the first step of this period, and the steps with the
+/// short last batch of an epoch. Only reports of one start with an equal `split` can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
@@ -48,12 +48,12 @@ pub struct Progress {
     /// The newest values that the script has logged, such as its loss.
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub values: Values,
-    /// The last step whose state the script has saved, or which it has restored. Absent if it is unknown.
+    /// The last step whose state the script has saved or restored. Absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved: Option<u64>,
 }
 
-/// Steps whose result was not saved, so that the next start repeats them.
+/// Steps whose result was not saved. The next start repeats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LostSteps {
@@ -79,7 +79,7 @@ impl fmt::Display for LostSteps {
 }
 
 impl Progress {
-    /// The first and the last step that are not saved, if it is known that there are any.
+    /// The first and the last step that are not saved. `None` if no such step is known.
     pub fn unsaved(&self) -> Option<(u64, u64)> {
         let (saved, last) = (self.saved?, self.step?);
         (saved < last).then_some((saved + 1, last))
@@ -181,7 +181,7 @@ pub struct SeriesPoint {
     // In a box, so that the many points of scripts that report nothing stay small.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<Progress>>,
-    /// Processor time since the numbers before, in percent of one core. Absent if it is unknown.
+    /// Processor time since the previous numbers, in percent of one core. Absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
     /// Resident memory in bytes. Memory that several processes share counts for each of them. Absent if it is unknown.

@@ -24,12 +24,12 @@ pub const AGENT_STATUS: &str = "/status";
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
 pub const AGENT_WARM: &str = "/warm";
-/// Agent: with the id of code appended, receives the [`crate::code::Manifest`] of this code. Answers with
-/// [`crate::code::MissingBlobs`]. A GET answers with the code itself, if the agent has it: the manifest's JSON, a line
-/// feed, and all blobs, see [`crate::code::BlobReader`].
+/// Agent: the beginning of a path that ends with the id of code. Receives the [`crate::code::Manifest`] of this code.
+/// Answers with [`crate::code::MissingBlobs`]. A GET answers with the code itself, if the agent has it: the manifest's
+/// JSON, a line feed, and all blobs, see [`crate::code::BlobReader`].
 pub const AGENT_CODE: &str = "/code/";
-/// Agent: appended to [`AGENT_CODE`] and the id of code, receives blobs of this code, see [`crate::code::BlobReader`].
-/// Answers with [`crate::code::MissingBlobs`].
+/// Agent: the end of a path that begins with [`AGENT_CODE`] and the id of code. Receives blobs of this code, see
+/// [`crate::code::BlobReader`]. Answers with [`crate::code::MissingBlobs`].
 pub const AGENT_CODE_BLOBS: &str = "/blobs";
 /// Agent: tries to connect to the address of another agent.
 pub const AGENT_REACH: &str = "/reach";

@@ -156,9 +156,10 @@ pub enum OnFailure {
     Wait,
 }
 
-/// What happens when the script of a replica fails twice in a row with the same exception, in the same seat and at the
-/// same step that it reported with the helper `muster.py`. Both starts must have had the same code, the same number of
-/// replicas and the same batch sizes. Failures between them that do not count, such as evictions, do not matter.
+/// What happens when the script of a replica fails twice in a row in the same way: with the same exception, in the same
+/// seat and at the same step. The script reports its steps with the helper `muster.py`. Both starts must have had the
+/// same code, the same number of replicas and the same batch sizes. Failures between them that do not count, such as
+/// evictions, do not matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -203,8 +204,8 @@ pub enum OnUnreachable {
     /// The job continues. If it has to start again, it waits until the cluster has removed the replica's pod.
     #[default]
     Wait,
-    /// The job replaces the replica's pod and starts again, an elastic job perhaps without this replica. Before that, it
-    /// waits until the replica's agent must have killed exec.py.
+    /// The job waits until the replica's agent must have killed exec.py. Then the job replaces the replica's pod and
+    /// starts again. An elastic job may start without this replica.
     Replace,
 }
 

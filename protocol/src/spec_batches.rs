@@ -22,21 +22,22 @@ impl JobSpec {
         role == Role::Worker || role == Role::Chief && self.ps_num == 0
     }
 
-    /// The batch bounds of a replica: those of its group, or those of the job. `min` is what a worker without a minimum
-    /// gets.
+    /// The batch bounds of a replica: those of its group, or those of the job. `min` is the minimum if neither names
+    /// one.
     pub fn batch_bounds(&self, place: ReplicaId, global_batch: u32, min: u32) -> BatchBounds {
         let Batching { min_batch, max_batch, .. } = self.batching;
         let of_job = BatchBounds { min: min_batch.unwrap_or(min), max: max_batch.unwrap_or(global_batch) };
         self.batch_of_group(place).unwrap_or(of_job)
     }
 
-    /// The fewest workers that any start needs, if the memory of some replicas limits their batches. An elastic job may
-    /// start with any of its workers, so the ones with the smallest limits count.
+    /// The fewest workers with which every start can divide the global batch. `limit` is the largest batch for which
+    /// the memory of a replica may be enough. An elastic job may start with any of its workers, so the workers with the
+    /// smallest limits are counted first.
     ///
     /// # Errors
     ///
-    /// All workers together are too few. Then returns the largest global batch for which they are enough, or 0 if a limit
-    /// is less than the smallest batch of its replica.
+    /// If all workers together are too few, returns the largest global batch for which they are enough. Returns 0 if a
+    /// limit is less than the smallest batch of its replica.
     pub fn workers_for_batch(&self, limit: impl Fn(ReplicaId) -> Option<u32>) -> Result<u32, u64> {
         let least_workers = self.worker_min.unwrap_or(self.worker_num);
         let Some(global) = self.global_batch() else { return Ok(least_workers) };
@@ -55,8 +56,9 @@ impl JobSpec {
         (least_workers..=self.worker_num).find(is_enough).ok_or_else(|| sum_of(self.worker_num))
     }
 
-    /// How fast these replicas are, before they have been measured: their GPUs if all workers of the job have GPUs, else
-    /// their requested CPUs if all workers request some, else 1.
+    /// The estimated speeds of these replicas before a measurement. If all workers of the job have GPUs, a speed is a
+    /// replica's number of GPUs. Otherwise, if all workers request CPUs, a speed is a replica's requested CPUs.
+    /// Otherwise, each speed is 1.
     pub fn batch_weights(&self, places: &[ReplicaId]) -> Vec<f64> {
         let gpus = |place: ReplicaId| self.gpus_of(place).filter(|gpus| *gpus > 0).map(f64::from);
         let cpus = |place: ReplicaId| {
@@ -79,8 +81,8 @@ impl JobSpec {
         self.group_of(place).and_then(|group| group.batch)
     }
 
-    /// Checks that with any number of workers that the job may have, and any of its places, there are sizes within all
-    /// bounds.
+    /// Checks that every start can divide the global batch within all bounds. This must hold for any number of workers
+    /// that the job may have, and for any of its places.
     pub(crate) fn check_batching(&self) -> Result<(), SpecError> {
         if self.batching == Batching::default() && self.groups.iter().all(|group| group.batch.is_none()) {
             return Ok(());

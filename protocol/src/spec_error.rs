@@ -147,7 +147,8 @@ pub enum SpecError {
     /// A variable cannot be passed to a program.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// An argument of the script, or a word of a group's command, cannot be passed to a program. It is numbered from 1.
+    /// An argument of the script, or a word of a group's command, cannot be passed to a program. Arguments and words
+    /// are numbered from 1.
     #[error("argument {0} contains a NUL byte")]
     NulInArgument(usize),
     /// An argument of the script, or a word of a group's command, is longer than Linux allows.

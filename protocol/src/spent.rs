@@ -11,7 +11,7 @@ pub struct Spent {
     pub kept_steps_ms: u64,
     /// Steps that a later start has repeated, because they were not saved.
     pub lost_steps_ms: u64,
-    /// Scripts ran that report no steps.
+    /// The scripts ran, and they report no steps.
     pub running_ms: u64,
     /// From the launch of exec.py to its first step.
     pub program_startup_ms: u64,

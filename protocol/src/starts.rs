@@ -20,7 +20,7 @@ pub struct GangChange {
     pub workers: u32,
     /// Why the gang started.
     pub cause: ChangeCause,
-    /// The steps of the previous start that are lost, if it is known that there are any.
+    /// The steps of the previous start that are lost. Absent if none are known to be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
 }

@@ -28,14 +28,14 @@ pub struct Timeline {
     pub now: UnixMillis,
     /// The master accepted the job.
     pub accepted: UnixMillis,
-    /// When this master took the job over from an earlier master. Of what happened before this time, the timeline has
-    /// only what the job's record and its agents report. Absent: this master has seen everything.
+    /// When this master took the job over from an earlier master. About the time before, the timeline has only what the
+    /// job's record and its agents report. Absent: this master has seen everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over: Option<UnixMillis>,
     /// The master decided the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
-    /// The number of starts before this master took the job over, besides those in `starts`.
+    /// The number of starts before this master took the job over that are not in `starts`.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub unseen: u32,
     /// The starts before those in `starts`, if this master has seen more than [`STARTS_MAX`].
@@ -53,7 +53,8 @@ pub struct Timeline {
     pub spent: Spent,
 }
 
-/// What is known of one start of the gang. A time is absent until it is reached, and if an earlier master saw it.
+/// What is known of one start of the gang. A time is absent if it has not been reached, or if only an earlier master
+/// saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StartFacts {
@@ -66,7 +67,7 @@ pub struct StartFacts {
     /// The number of workers that take part. 0 while the gang gathers.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub workers: u32,
-    /// The steps of the previous start that are lost, if it is known that there are any.
+    /// The steps of the previous start that are lost. Absent if none are known to be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
     /// The gang began to gather. Absent for a start that an earlier master began.
@@ -137,8 +138,8 @@ pub enum StartEnding {
     Suspended,
 }
 
-/// What is known of one replica in its newest start. A time is absent until it is reached, and if an earlier master saw
-/// it. A pod that serves several starts keeps the times up to `warm`.
+/// What is known of one replica in its newest start. A time is absent if it has not been reached, or if only an earlier
+/// master saw it. A pod that serves several starts keeps the times up to `warm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaFacts {
@@ -182,7 +183,7 @@ pub struct ReplicaFacts {
 }
 
 impl ReplicaFacts {
-    /// A replica of which nothing is known yet.
+    /// A replica about which nothing is known yet.
     pub fn new(replica: ReplicaId, pod: u32) -> Self {
         Self {
             replica,
@@ -202,7 +203,7 @@ impl ReplicaFacts {
     }
 }
 
-/// Starts of which only their number and their time are kept.
+/// Starts for which only the number and the time are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Folded {

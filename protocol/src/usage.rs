@@ -7,7 +7,7 @@ use crate::ids::{Generation, ReplicaId, UnixMillis};
 /// What all processes of a run use, as its agent reads it from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time since the run began, in microseconds, with that of child processes that have ended.
+    /// Processor time since the run began, in microseconds, including ended child processes.
     pub cpu_us: u64,
     /// Resident memory in bytes. Memory that several processes share counts for each of them.
     pub rss_bytes: u64,
@@ -26,7 +26,7 @@ pub struct ReplicaUsage {
     pub at: UnixMillis,
     /// The start to which the run belongs.
     pub generation: Generation,
-    /// Processor time since the numbers before, in percent of one core. Absent for the first numbers of a run.
+    /// Processor time since the previous numbers, in percent of one core. Absent for the first numbers of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
     /// Resident memory in bytes. Memory that several processes share counts for each of them.

@@ -174,7 +174,8 @@ pub struct JobTimes {
     /// exec.py was started in every replica for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
-    /// exec.py was started in every replica in the newest start. Absent if that is known to be the job's first start.
+    /// exec.py was started in every replica in the newest start. Absent if the newest start is known to be the job's
+    /// first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<UnixMillis>,
     /// A user suspended the job. Absent while the job is not suspended.
@@ -229,8 +230,8 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
-    /// How often a user had pushed new code when the newest start that ran was configured. For a halted job: when the
-    /// start that failed was configured. Smaller than `pushes` until the newest code runs.
+    /// The value of `pushes` when the newest start that ran was configured. For a halted job: when the failed start was
+    /// configured. Smaller than `pushes` until the newest code runs.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub started_pushes: u32,
     /// The members of an elastic job's current start, by seat: chief, workers, parameter servers, evaluator.
@@ -243,7 +244,7 @@ pub struct JobView {
     /// All replicas, ordered by role and index.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<ReplicaView>))]
     pub replicas: Arc<[ReplicaView]>,
-    /// The job whose gang is first, while this gang waits for its turn to create pods. Its state is `pending`.
+    /// The job whose gang is first, while this job waits for its turn to create pods. This job is then `pending`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_behind: Option<JobName>,
     /// The batch sizes in use, if the job divides a batch and all workers have reported their sizes.
@@ -251,8 +252,9 @@ pub struct JobView {
     pub batches: Option<Batches>,
     /// When the job reached each step.
     pub times: JobTimes,
-    /// Fields of the request that have another meaning in Muster, or no effect: only in the answer to a submit. Also
-    /// whether only the master's disk has the job's code, although the API could have a copy.
+    /// Fields of the request that have another meaning in Muster, or no effect. They are listed only in the answer to a
+    /// submit. Also contains a warning if only the master's disk has the job's code, although the Kubernetes API could
+    /// have a copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
 }
@@ -320,7 +322,7 @@ pub struct JobSummary {
     /// The job's result, without what its scripts printed. Absent until it is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
-    /// The job whose gang is first, while this gang waits for its turn to create pods. Its state is `pending`.
+    /// The job whose gang is first, while this job waits for its turn to create pods. This job is then `pending`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_behind: Option<JobName>,
     /// When the job reached each step.

@@ -99,7 +99,7 @@ impl Journal {
         steps.map(|(_, ranks)| (ranks[&0].split, sizes(ranks))).collect()
     }
 
-    /// The steps that count: those that no later start has repeated, each with its start.
+    /// The steps that count: no later start has repeated them. Each step comes with its start.
     pub fn kept(&self) -> BTreeMap<u64, (Generation, &Ranks)> {
         let mut kept = BTreeMap::new();
         for (generation, steps) in &self.starts {
@@ -108,7 +108,7 @@ impl Journal {
         kept
     }
 
-    /// How many steps all ranks of a start had begun, and a later start has made again.
+    /// The number of steps that all ranks of a start had begun, and that a later start has repeated.
     pub fn repeated(&self) -> usize {
         let kept = self.kept();
         let is_whole = |start: &BTreeMap<u64, Ranks>, ranks: &Ranks| ranks.len() == world(start);
@@ -118,9 +118,9 @@ impl Journal {
         self.starts.iter().map(of_start).sum()
     }
 
-    /// What is wrong, each as a sentence. At each step, all ranks use one version of the sizes. A version has the same
-    /// sizes for a whole start. The steps that count are complete, their sizes add up to the global batch, and each epoch
-    /// uses each sample once.
+    /// The violations of the rules, each as a sentence. At each step, all ranks use one version of the sizes. A version
+    /// has the same sizes for a whole start. The steps that count are complete, their sizes add up to the global batch,
+    /// and each epoch uses each sample once.
     pub fn violations(&self) -> Vec<String> {
         let mut found = vec![];
         for (generation, steps) in &self.starts {

@@ -168,7 +168,8 @@ impl Finished {
         self
     }
 
-    /// Returns the lines of stdout that begin with a replica's name and then `prefix`, without name and prefix.
+    /// Returns the lines of stdout whose text after the replica's name begins with `prefix`. Removes the name and the
+    /// prefix.
     pub fn lines(&self, prefix: &str) -> Vec<String> {
         let behind_name = self.stdout.lines().filter_map(|line| line.split_once("│ "));
         behind_name.filter_map(|(_, text)| text.strip_prefix(prefix)).map(str::to_owned).collect()

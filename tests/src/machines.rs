@@ -1,5 +1,5 @@
-//! A job whose batch sizes change, on two bare machines. Its scripts go on when the master is killed. In these tests, each
-//! machine is a loopback address.
+//! A job whose batch sizes change, on two bare machines. Its scripts continue when the master is killed. In these
+//! tests, each machine is a loopback address.
 
 use std::fs;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ impl Machines {
         self.next_master();
     }
 
-    /// Starts the next master. The master before must have ended.
+    /// Starts the next master. The previous master must have ended.
     ///
     /// # Panics
     /// If the next master does not start.
@@ -93,7 +93,7 @@ impl Machines {
         within(&format!("a version after {before}"), || newest().filter(|split| *split > before), || self.state())
     }
 
-    /// Waits until all agents have ended. Fails if one of them has not ended well.
+    /// Waits until all agents have ended. Fails if an agent has not exited with 0.
     ///
     /// # Panics
     /// If an agent fails.

@@ -1,8 +1,8 @@
-//! Workers of unequal speed in virtual time: how long a job takes with a rule for batch sizes.
+//! Simulates workers of unequal speed in virtual time, to find how long a job takes with a rule for batch sizes.
 //!
-//! The machines and their schedule are those of OmniLearn (Tyagi and Sharma, `cpus_allocation.md` of its repository): four
-//! workers share 48 cores, and the ratio of the most to the fewest cores (the heterogeneity level, HL) goes from 1 to 8
-//! and back.
+//! The machines and their schedule come from OmniLearn (Tyagi and Sharma, `cpus_allocation.md` of its repository). Four
+//! workers share 48 cores. The ratio of the largest number of cores to the smallest (the heterogeneity level, HL) goes
+//! from 1 to 8 and back.
 
 use job::batching::{Balancer, Order, Rules};
 use protocol::batching::BatchBounds;
@@ -18,21 +18,21 @@ const HL2: [f64; RANKS] = [12.0, 12.0, 8.0, 16.0];
 const HL4: [f64; RANKS] = [9.0, 9.0, 6.0, 24.0];
 const HL8: [f64; RANKS] = [6.0, 6.0, 4.0, 32.0];
 
-/// How often the ranks report in a phase.
+/// Number of reports of each rank in a phase.
 const REPORTS: usize = 20;
 /// Steps between two reports.
 const STEPS: u64 = 8;
 /// How long a core computes for one sample, in milliseconds.
 const SAMPLE_MS: f64 = 120.0;
-/// How often OmniLearn's rule looks at the times in a phase: after each of 5 epochs.
+/// Number of epochs in a phase. OmniLearn's rule looks at the times after each epoch.
 const EPOCHS: usize = 5;
 
 /// How the time of a step depends on sizes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Costs {
-    /// Milliseconds of each computation, whatever its size.
+    /// Milliseconds that each computation takes in addition to the time for its samples.
     pub fixed_ms: f64,
-    /// No computation is shorter than this, like that of a GPU with a small batch.
+    /// Minimum milliseconds of a computation, for example on a GPU with a small batch.
     pub least_ms: f64,
     /// Milliseconds of communication, at the same time as the computation.
     pub overlapping_ms: f64,
@@ -45,7 +45,8 @@ pub struct Costs {
 pub enum Rule {
     /// All sizes are equal.
     Equal,
-    /// In proportion to the cores, known without a measurement. No rule can be faster, up to whole samples.
+    /// Sizes in proportion to the cores, which this rule knows without a measurement. No rule can be faster, except for
+    /// the rounding to whole samples.
     Ceiling,
     /// Muster's rule.
     Muster,
@@ -71,7 +72,7 @@ pub struct Outcome {
     pub sums: (u32, u32),
 }
 
-/// Runs the whole schedule with a global batch, from equal sizes.
+/// Runs the whole schedule with a global batch. The first sizes are equal.
 pub fn run(rule: Rule, global_batch: u32, costs: Costs, seed: u64) -> Outcome {
     let mut job = Job::new(rule, global_batch, costs, seed);
     for cores in SCHEDULE {
@@ -123,7 +124,7 @@ impl Job {
         self.report();
     }
 
-    /// Lets Muster's rule hear the ranks. Returns its order.
+    /// Gives the reports of the ranks to Muster's rule. Returns the rule's order.
     fn report(&mut self) -> Option<Order> {
         let hear = |(index, total): (u32, &Progress)| self.balancer.hear(worker(index), total);
         (0..).zip(&self.totals).filter_map(hear).last()
@@ -172,8 +173,9 @@ impl Job {
         }
     }
 
-    /// Each rank moves to the size at which its time would be the mean, unless the change is within the dead band of 0.2.
-    /// What the bounds cut off, and the change of the sum, are spread over all ranks, rounded up.
+    /// Each rank gets the size at which its time would be the mean. If the change would be less than 0.2 of the new
+    /// size, the rank keeps its size. The samples that the bounds cut off, and the change of the sum, are divided among
+    /// all ranks, rounded up.
     fn omnilearn(&mut self, min: f64, max: f64) -> Vec<u32> {
         let times: Vec<f64> = self.totals.iter().map(|total| total.compute_us as f64 / total.steps as f64).collect();
         let mean = times.iter().sum::<f64>() / RANKS as f64;

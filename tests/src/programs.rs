@@ -29,7 +29,8 @@ pub fn files_in(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the path of one of Muster's programs. Prefers programs built beside this test over those of `make build`.
+/// Returns the path of one of Muster's programs. Prefers programs built beside this test over the programs of `make
+/// build`.
 ///
 /// # Panics
 /// If the programs are not built.

@@ -64,7 +64,7 @@ struct Code {
 #[derive(Debug)]
 pub struct CodeFolder {
     work_dir: PathBuf,
-    /// Code of which some blobs are missing.
+    /// Code with missing blobs.
     incoming: Option<Code>,
     /// Complete code that is not in the working directory.
     staged: Option<Code>,
@@ -145,7 +145,8 @@ impl CodeFolder {
         Ok(moved?)
     }
 
-    /// Finds the files of this code, in the working directory or beside it. Reads no file.
+    /// Finds the files of this code: at their paths in the working directory, or in the folder for staged code. Reads
+    /// no file.
     ///
     /// # Errors
     /// [`CodeError::Missing`].

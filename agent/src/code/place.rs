@@ -30,8 +30,8 @@ impl<'a> Change<'a> {
         Self { work_dir, new, going }
     }
 
-    /// A path of the new code at which something else is in the way: a folder in place of a file, or a file or link in
-    /// place of a folder. A link to a folder is not used as a folder, because it may lead out of the working directory.
+    /// A path of the new code that is blocked: there is a folder in place of a file, or a file or link in place of a
+    /// folder. A link to a folder is not used as a folder, because it may lead out of the working directory.
     pub(super) fn obstacle(&self) -> Option<PathBuf> {
         let mut folders = BTreeSet::new();
         for file in self.new.files() {

@@ -1,5 +1,5 @@
-//! The settings of an agent that joins a job from a bare machine, and the rules for their combinations. The flags'
-//! spellings in launch commands of torchrun and tensorflow_elastic are accepted.
+//! The settings of an agent that joins a job from a bare machine, and the rules for their combinations. Also accepts
+//! the spellings of flags in launch commands of torchrun and tensorflow_elastic.
 
 use std::str::FromStr;
 

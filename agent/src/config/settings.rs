@@ -62,7 +62,7 @@ Exit status with --join:
   0    the job succeeded
   1    the job did not succeed, and this agent's last run succeeded or this agent had no run
   2    the agent could not join
-  Otherwise that of this agent's last run, as above: if the job and this run did not succeed, or if the agent ended before the job
+  If the job and this agent's last run did not succeed, or if the agent ended before the job: that of this run, as above
 ";
 
 /// The variable of the command. Its value is split at spaces.

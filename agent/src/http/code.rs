@@ -27,7 +27,7 @@ use crate::shim;
 /// Maximum number of parts of a body that wait for the disk.
 const PARTS_WAITING: usize = 8;
 
-/// The code of a path of these routes, and whether the path is that of its blobs.
+/// The id of the code in a path of these routes, and whether the path is the route for blobs.
 pub(super) fn parse(path: &str) -> Option<(CodeId, bool)> {
     let path = path.strip_prefix(routes::AGENT_CODE)?;
     let of_blobs = path.strip_suffix(routes::AGENT_CODE_BLOBS);

@@ -27,11 +27,11 @@ use crate::run::phase::Assignment;
 use crate::run::{Command, clock, usage_of};
 
 /// Maximum bytes of a body. The largest body is a config. Up to four variables contain the addresses of the TensorFlow
-/// cluster, which the kernel limits to 128 KiB each. The job's own variables have at most 512 KiB, and two lists of batch
-/// sizes have less than 64 KiB each.
+/// cluster, each with at most 128 KiB, the kernel's limit. The job's own variables have at most 512 KiB, and two lists
+/// of batch sizes have less than 64 KiB each.
 const BODY_LIMIT: usize = (1024 + 128) * 1024;
 
-/// Maximum bytes of a notice. A line for the helper has room for `{"notice": …}` around it.
+/// Maximum bytes of a notice. The line for the helper adds `{"notice": …}` around the notice.
 const NOTICE_LIMIT: usize = LINE_BYTES - 64;
 
 /// How long another machine may take to accept a connection.
@@ -96,8 +96,8 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, Command::Warm(request)).await
 }
 
-/// Starts the run. First puts the code of the newest start in place, or waits until `/config` has done so: the status
-/// shows `configured` earlier, so a master may send this request before the code is in place.
+/// Starts the run. First puts the code of the newest start in place, or waits until `/config` has done so. A master may
+/// send this request before the code is in place, because the status shows `configured` earlier.
 pub(super) async fn run(request: Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(&request).generation()?;
     let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
@@ -157,7 +157,8 @@ pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result 
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    // Reads some files of each process of the run, so other requests need not wait for it.
+    // This reads some files of each process of the run. Other requests need not wait, because a separate thread reads
+    // them.
     let usage = match status.pid {
         Some(pid) => spawn_blocking(move || usage_of(pid)).await.ok().flatten(),
         None => None,

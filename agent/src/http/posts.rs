@@ -30,10 +30,10 @@ const BODY_LIMIT: usize = 64 * 1024;
 /// Maximum number of connections. Further connections wait in the kernel.
 const CONNECTIONS_MAX: usize = 16;
 
-/// Pause after each connection. So a script that posts without end costs the agent at most 50 posts a second.
+/// Pause after each connection. So the agent handles at most 50 posts a second, even if a script posts without end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Pause after an error, which may last.
+/// Pause after an error, because its cause may last.
 const ERROR_PAUSE: Duration = Duration::from_secs(5);
 
 /// Receives the posts of one run, until the future is dropped.

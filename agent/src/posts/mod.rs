@@ -33,7 +33,7 @@ use crate::token::TokenHash;
 /// What a run's script has posted, and the address to which it posts.
 #[derive(Debug)]
 pub(crate) struct Posts {
-    /// `None` if the run has no address, and after its end.
+    /// `None` if the run has no address, and after the end of the run.
     open: Option<Open>,
     newest: watch::Receiver<Option<Progress>>,
 }

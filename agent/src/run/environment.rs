@@ -36,8 +36,8 @@ pub enum ConfigError {
     Env(#[from] EnvError),
 }
 
-/// Reads the body of `/config`. The value of a variable is the content of a JSON string, or the compact text of another
-/// JSON value, with keys and numbers as they were sent. `null` removes the variable.
+/// Reads the body of `/config`. The value of a variable is the content of a JSON string. For another JSON value, it is
+/// the compact text, with keys and numbers as they were sent. `null` removes the variable.
 pub fn parse_config(body: &[u8]) -> Result<EnvChanges, ConfigError> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
     members.into_iter().map(|(name, value)| parse_member(&name, value.get())).collect()
@@ -128,7 +128,7 @@ pub(crate) fn keep_off_the_proxy(environment: &mut Environment, hosts: &OsStr) {
 }
 
 /// Adds a folder to the end of `PYTHONPATH`, so that modules in other folders take precedence. Adds no empty entry,
-/// because Python takes it for the working directory.
+/// because an empty entry means the working directory to Python.
 pub(super) fn append_to_python_path(environment: &mut Environment, folder: &Path) {
     let path = environment.entry("PYTHONPATH".into()).or_default();
     if !path.is_empty() {

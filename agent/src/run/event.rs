@@ -121,7 +121,7 @@ pub enum Action {
     Start(EnvChanges),
     /// Abandon the start, before any line of the script runs.
     AbandonStart,
-    /// Send SIGTERM to the main process; to its process group if it is a shell.
+    /// Send SIGTERM to the main process, or to its process group if the process is a shell.
     Terminate(Pid),
     /// Send SIGKILL to the main process and its process group.
     Kill(Pid),

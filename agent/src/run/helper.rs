@@ -20,7 +20,7 @@ pub(crate) const LINE_BYTES: usize = 64 * 1024;
 /// Maximum bytes of one read.
 const PIECE_BYTES: usize = 8 * 1024;
 
-/// Pause after each read. So a script that writes without end costs the agent at most 400 KiB of parsing a second.
+/// Pause after each read. So the agent parses at most 400 KiB a second, even if a script writes without end.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// Asks the script to leave.
@@ -46,7 +46,7 @@ pub(super) struct Helper {
     has_asked: bool,
     /// The newest notice, until it is sent. It waits for the helper's first message, and for room in the socket.
     notice: Option<Vec<u8>>,
-    /// The rest of a line of which a part is sent.
+    /// The unsent rest of a line that was sent in part.
     unsent: Vec<u8>,
 }
 
@@ -63,8 +63,8 @@ impl Helper {
         self.status.clone()
     }
 
-    /// Waits for messages, and reads them. Also sends what the socket had no room for. Dropping the future loses no
-    /// message.
+    /// Waits for messages, and reads them. Also sends the bytes for which the socket had no room before. Dropping the
+    /// future loses no message.
     pub(super) async fn exchange(&mut self) {
         let Some(stream) = &self.stream else { return pending().await };
         let has_message = async {
@@ -104,12 +104,12 @@ impl Helper {
         }
     }
 
-    /// The helper of a run, with a notice that came before its start.
+    /// The helper of a run, with a notice that came before the start of the run.
     pub(super) fn with_notice_of(self, earlier: &mut Self) -> Self {
         Self { notice: earlier.notice.take(), ..self }
     }
 
-    /// Sends the rest of the line before, and the newest notice, as far as the socket has room.
+    /// Sends the rest of the previous line, and then the newest notice, as far as the socket has room.
     fn send(&mut self) {
         if self.unsent.is_empty() && self.status.is_some() {
             self.unsent = self.notice.take().unwrap_or_default();

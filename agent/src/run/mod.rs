@@ -59,7 +59,7 @@ pub enum Command {
     },
     /// `POST /notice`.
     Notice {
-        /// The start to whose script the notice belongs.
+        /// The generation of the script that gets the notice.
         generation: Generation,
         /// The line for the helper.
         line: Vec<u8>,

@@ -13,8 +13,8 @@ use super::child::Pipes;
 use crate::log::{Output, Stream};
 use crate::pump::pump;
 
-/// How long the pipes may stay open after every process of the run is dead. They stay open if the run has sent them
-/// over a socket to a process that is not a descendant of the agent, and while the disk stalls.
+/// How long the pipes may stay open after every process of the run is dead. They stay open while the disk stalls. They
+/// also stay open if the run has sent them over a socket to a process that is not a descendant of the agent.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the run's output has been read.
@@ -25,7 +25,8 @@ pub(super) enum RunOutput {
     /// A task reads the pipes. It returns the end of the run's stderr.
     Reading {
         task: JoinHandle<Vec<u8>>,
-        /// Dropping this sender ends the reading, except of bytes that are in the pipes. `None`: it has been dropped.
+        /// Dropping this sender ends the reading after the bytes that are already in the pipes. `None`: the sender has
+        /// been dropped.
         stop: Option<watch::Sender<()>>,
         /// When to stop reading. This is set when every process is dead.
         deadline: Option<Instant>,

@@ -219,8 +219,8 @@ impl Runner {
         }
     }
 
-    /// If the last poll of a master is too long ago, kills the run or prevents its start, because a master may now
-    /// restart the job without this agent.
+    /// If the last poll of a master is too long ago, kills the run or prevents its start. A master may now restart the
+    /// job without this agent.
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
             warn!("the last poll of a master is too long ago: the run is killed");
@@ -286,7 +286,7 @@ impl Runner {
         }
     }
 
-    /// Creates the file of the next run's stacks. A run needs no stacks, so it starts also after a failure.
+    /// Creates the file of the next run's stacks. A run needs no stacks, so it starts even if this fails.
     fn open_stacks(&self) -> Option<OwnedFd> {
         let created = StacksFile::create().and_then(|file| Ok((file.for_run()?, file)));
         let (for_run, file) =

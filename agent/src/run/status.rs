@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::phase::Phase;
 
-/// What a script has told of its progress.
+/// What a script has reported about its progress.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     /// With the helper.

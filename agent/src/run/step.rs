@@ -130,7 +130,8 @@ fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             to(Phase::Exited { assignment, started_at: None, report })
         }
-        // The runner applies `Started` in the same call in which it lets the script begin, so no line of it has run.
+        // The runner lets the script begin and applies `Started` in one call. So in this phase, no line of the script
+        // has run.
         Phase::Starting { assignment } => {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             let phase = Phase::Exited { assignment, started_at: None, report };

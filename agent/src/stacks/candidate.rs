@@ -8,8 +8,8 @@ use crate::proc::status_line;
 /// The number of SIGSTKFLT. No library uses this signal, and it has this number on x86 and ARM (signal(7)).
 pub(super) const NUMBER: u32 = 16;
 
-/// A younger process may be about to start another program. Until then it has the handler, of its parent or its own. A
-/// signal that arrives with the start of the program ends it.
+/// A younger process may be about to start another program. Until then, it has a handler: that of its parent, or its
+/// own. A signal that arrives while the other program starts ends the process.
 const AGE_MIN: Duration = Duration::from_secs(1);
 
 /// What the decision depends on.
@@ -63,14 +63,15 @@ impl Candidate {
         }
         if let Place::Child { of } = &self.place {
             let is_same = self.program.is_some() && self.program == *of;
-            // A shell that starts Python has no handler, so neither has its child before it becomes Python.
+            // A shell that starts Python has no handler. So the shell's child has no handler either, until the child
+            // becomes Python.
             let is_started = is_python(&name) && !file_name(of.as_deref()).is_some_and(|of| is_python(&of));
             if !is_same && !is_started {
                 return Some(format!("{name} is another program than the script's Python"));
             }
         }
         match self.handling {
-            // A program in Go handles every signal, and this one by a crash.
+            // A program in Go handles every signal, but this signal makes it crash.
             _ if !is_python(&name) => Some(format!("{name} is not Python")),
             None => Some("the kernel does not show how it handles signals".to_owned()),
             Some(Handling { has_handler: false, .. }) => Some(

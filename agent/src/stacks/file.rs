@@ -14,7 +14,7 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 pub(crate) struct StacksFile(Arc<File>);
 
 impl StacksFile {
-    /// An empty file. Each write goes to its end, also after [`Self::clear`].
+    /// An empty file. Each write appends to the file, even after [`Self::clear`].
     pub(crate) fn create() -> io::Result<Self> {
         let file = memfd_create("muster-stacks", MemfdFlags::CLOEXEC)?;
         fcntl_setfl(&file, OFlags::APPEND)?;

@@ -1,5 +1,6 @@
 //! The stacks of a run's Python processes, for `POST /stacks`. The agent sends each process a signal. Python's module
-//! `faulthandler` then writes the stacks to the run's file. For a process without its handler, the answer says why.
+//! `faulthandler` then writes the stacks to the run's file. For a process without this handler, the answer says why it
+//! has no stacks.
 
 mod candidate;
 mod file;
@@ -30,9 +31,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum time for the dump of one process, and of all processes.
 const DUMP_LIMIT: Duration = Duration::from_millis(500);
 const DUMPS_LIMIT: Duration = Duration::from_secs(1);
-/// Over which time processor time is measured.
+/// The time over which processor time is measured.
 const CPU_WINDOW: Duration = Duration::from_millis(250);
-/// Maximum time to read the script's files. Their disk may be what the script waits for.
+/// Maximum time to read the script's files. The script itself may be waiting for their disk.
 const SOURCE_LIMIT: Duration = Duration::from_millis(200);
 
 /// What requests for stacks need.
@@ -60,8 +61,8 @@ impl StacksOfRun {
         Self { file, newest: Arc::default(), reader: Arc::new(Semaphore::new(1)), work_dir }
     }
 
-    /// The stacks of the main process and of its descendants. Without processes if the main process has ended. Requests
-    /// that wait while an answer is made all get the next answer.
+    /// The stacks of the main process and of its descendants. Without processes if the main process has ended. All
+    /// requests that wait while an answer is made get the next answer.
     pub(crate) async fn of(&self, main: Pid) -> Arc<Stacks> {
         let asked_at = Instant::now();
         let mut newest = self.newest.lock().await;
@@ -171,9 +172,10 @@ impl Texts {
     }
 }
 
-/// Sends the signal to a process that handles it. The descriptor is opened before the look at the process, so both belong
-/// to the same process: only the agent itself reaps a main process, and another process has another time of its fork. The
-/// handler is read last, because a process that starts another program loses it.
+/// Sends the signal to a process that handles it. The descriptor is opened before the process is examined, so both
+/// belong to the same process. Only the agent itself reaps a main process. For other processes, a later process with
+/// this id has another fork time. The handler is read last, because a process loses its handler when it starts another
+/// program.
 fn ask(pid: Pid, before: Stat, place: Place) -> Result<(), String> {
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
     let is_main = matches!(place, Place::Main);

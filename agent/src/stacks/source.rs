@@ -15,8 +15,8 @@ const SCRIPTS_MAX: usize = 32;
 /// Maximum characters of a line.
 const LINE_CHARS_MAX: usize = 160;
 
-/// The dump with the source below each line that is not in a library, while `room` has bytes left for it. Paths of scripts
-/// may be relative to `work_dir`. Reads files, so this may take as long as a disk.
+/// The dump with the source below each line that is not in a library, while `room` has bytes left for it. Paths of
+/// scripts may be relative to `work_dir`. Reads files, so this may take as long as a slow disk needs.
 pub(super) fn with_source(dump: &str, work_dir: &Path, room: &mut usize) -> String {
     let mut scripts: HashMap<PathBuf, Vec<String>> = HashMap::new();
     let mut text = String::with_capacity(dump.len() * 2);

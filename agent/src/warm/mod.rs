@@ -1,9 +1,10 @@
 //! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each
-//! run, so that a restart need not import them again. If it cannot be used, a run starts in a new interpreter.
+//! run, so that a restart need not import them again. If the warm interpreter cannot be used, a run starts in a new
+//! interpreter.
 //!
-//! If the script has got other imports, a new interpreter replaces the old one.
+//! If the script's imports have changed, a new warm interpreter replaces the old one.
 //!
-//! This module owns the interpreter, which it starts and kills, and the run that waits for it. The runner reaps all
+//! This module starts and kills the interpreter, and owns the run that waits for the interpreter. The runner reaps all
 //! processes.
 
 pub mod rules;
@@ -92,7 +93,7 @@ pub enum News {
     Forked(Forked),
     /// The run must start in a new interpreter.
     Cold(Start),
-    /// The same, and the script has other imports now. Call [`Warm::begin_again`].
+    /// The run must start in a new interpreter, because the script has other imports now. Call [`Warm::begin_again`].
     Outdated(Start),
 }
 
@@ -158,7 +159,8 @@ impl Warm {
         }
     }
 
-    /// Accepts a run. [`Warm::next`] then returns the run's news. `Err` gives the run back, because it must start cold.
+    /// Accepts a run. [`Warm::next`] then returns the run's news. `Err` gives the run back, because it must start in a
+    /// new interpreter.
     pub fn take(&mut self, start: Start) -> Result<(), Start> {
         match &self.interpreter {
             Interpreter::None | Interpreter::Cold(_) => Err(start),
@@ -262,7 +264,7 @@ impl Warm {
         }
     }
 
-    /// Ends the interpreter for good, if there is one.
+    /// Ends the interpreter, if there is one.
     pub fn end(&mut self, reason: &str) {
         if let Some(pid) = self.pid() {
             kill_group(pid);

@@ -8,8 +8,8 @@ use protocol::env::{EnvName, KUBEFLOW_TRAINER_SERVER_TOKEN, KUBEFLOW_TRAINER_SER
 use crate::run::environment::Environment;
 use crate::run::script::place_of_python;
 
-/// Variables that the agent itself changes before a run. Python's libraries and gRPC read those of proxies at each
-/// connection. Transformers reads the others when its Trainer begins.
+/// Variables that the agent itself changes before a run. Python's libraries and gRPC read the variables of proxies at
+/// each connection. Transformers reads the other variables when its Trainer begins.
 const READ_LATE: [&str; 5] =
     ["no_proxy", "NO_PROXY", "no_grpc_proxy", KUBEFLOW_TRAINER_SERVER_URL, KUBEFLOW_TRAINER_SERVER_TOKEN];
 

@@ -116,7 +116,7 @@ pub(crate) struct ImageConfig {
 /// The variables with which the docker command finds its engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DockerVariables {
-    /// The address. If `None`, a context gives it.
+    /// The address of the engine. If `None`, the context contains the address.
     pub(crate) host: Option<String>,
     /// The context. If `None`, the context that `docker context use` chose.
     pub(crate) context: Option<String>,
@@ -129,8 +129,8 @@ pub(crate) struct DockerVariables {
 }
 
 impl Config {
-    /// The cluster and namespace for commands that need a cluster: those of the chosen master, or, if the master is not
-    /// in Kubernetes, the kubeconfig's defaults.
+    /// The cluster and namespace for commands that need a cluster. If the chosen master is in Kubernetes, these are the
+    /// master's cluster and namespace, else the kubeconfig's defaults.
     pub(crate) fn place(&self) -> KubePlace {
         match &self.master {
             MasterChoice::Kube(place) => place.clone(),
@@ -166,8 +166,8 @@ impl Config {
     }
 }
 
-/// The folders for [`Config::run_folders`], from the XDG Base Directory Specification. Ignores relative paths, and variables that are not UTF-8: a job runs
-/// without these folders too.
+/// The folders for [`Config::run_folders`], from the XDG Base Directory Specification. Ignores relative paths, and
+/// variables that are not UTF-8, because a job also runs without these folders.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Vec<PathBuf> {
     let runtime = set("XDG_RUNTIME_DIR").ok().flatten().map(|folder| PathBuf::from(folder).join("muster"));
     let state = state_folder(&set).map(|folder| folder.join("muster/run"));

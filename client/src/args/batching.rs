@@ -30,8 +30,8 @@ pub(crate) struct BatchingArgs {
     /// [default: text]
     #[arg(long, value_name = "FORM", hide_possible_values = true)]
     pub(crate) batch_list: Option<ListForm>,
-    /// Further key of TF_CONFIG, such as model_dir=/data. VALUE is JSON, or else a text. Repeatable; the last value of a
-    /// key wins
+    /// Further key of TF_CONFIG, such as model_dir=/data. VALUE is JSON, or else a text. Repeatable; the last value of
+    /// a key wins
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tf_config: Vec<TfConfigKey>,
     /// Name of the chief in TF_CONFIG: chief, or master as in TensorFlow 1 [default: chief]

@@ -50,8 +50,8 @@ pub(crate) struct Installation {
     #[arg(long, value_name = "RULE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(hide_possible_values = true)]
     pub(crate) tfjobs: Option<TfJobs>,
-    /// Pull secret that the master may read, to look up what an image runs if a TFJob names the secret and has no
-    /// command. Repeatable. A later `client install` without this flag keeps the names
+    /// Pull secret that the master may read. If a TFJob has no command and names this secret, the master uses the
+    /// secret to look up what the image runs. Repeatable. A later `client install` without this flag keeps the names
     #[arg(long = "pull-secret", value_name = "NAME", requires = "tfjobs", value_parser = pull_secret)]
     pub(crate) pull_secrets: Vec<String>,
 }

@@ -13,8 +13,8 @@ use protocol::job::Strategy;
 use super::values::{Metric, count, group, workers};
 use super::{BatchingArgs, PodArgs, PolicyArgs, SUBMITTING};
 
-/// The job, without its code and its image. A flag that is not given has its default, or in a rerun the value of the earlier
-/// job.
+/// The job, without its code and its image. A flag that is not given has its default value. In a rerun, it has the
+/// value of the earlier job.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SUBMITTING)]
 pub(crate) struct JobFlags {

@@ -153,7 +153,7 @@ impl PodArgs {
     }
 }
 
-/// The values of a repeatable flag; those of the base if the flag is not given.
+/// The given values of a repeatable flag. If the flag is not given, the values of the base.
 fn given_or<T>(given: Vec<T>, base: Vec<T>) -> Vec<T> {
     if given.is_empty() { base } else { given }
 }

@@ -119,7 +119,7 @@ fn invalid_duration(text: &str, error: BadDuration) -> String {
     format!("invalid duration \"{}\": {advice}", shown(text))
 }
 
-/// The first 40 characters of an invalid value, so that it fits into a sentence.
+/// The first 40 characters of an invalid value, for an error sentence.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }

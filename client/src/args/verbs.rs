@@ -101,7 +101,8 @@ pub(crate) struct WaitArgs {
     /// Give up after this time, for example 90s, 10m or 2h [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
-    /// Also post a JSON object with job, state and text to this address when a job restarts, waits for new code, or ends
+    /// Also post a JSON object with job, state and text to this address when a job restarts, waits for new code, or
+    /// ends
     #[arg(long, value_name = "URL", value_parser = web_address)]
     pub(crate) notify: Option<Url>,
     #[command(flatten)]

@@ -28,8 +28,8 @@ struct Present {
 }
 
 impl Installation {
-    /// The master's image. A registry's image must not become the local image of the same version: the nodes could not
-    /// pull that image.
+    /// The master's image. If the present image is in a registry, the local image of `make images` must not replace it,
+    /// because the nodes could not pull the local image.
     fn image(&self, present: &Present) -> ImageRef {
         let kept = || present.image.clone().map(manifests::upgraded);
         self.image.clone().or_else(kept).unwrap_or_else(manifests::default_image)

@@ -47,8 +47,8 @@ fn add_flag(object: &mut DynamicObject, flag: &str) {
     args.into_iter().for_each(|args| args.push(json!(flag)));
 }
 
-/// The master's right to read the pull secrets with these names. `names` is not empty: a rule without names would be
-/// for all Secrets.
+/// The master's right to read the pull secrets with these names. `names` must not be empty, because a rule without
+/// names allows all Secrets.
 pub(super) fn pull_secret_rights(names: &[String]) -> Vec<DynamicObject> {
     let mut objects = parsed(&[PULL_SECRETS]);
     let known = objects.iter_mut().filter_map(|object| object.data.pointer_mut(SECRET_NAMES));

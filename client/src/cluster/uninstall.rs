@@ -24,7 +24,7 @@ const OF_JOBS: &str = "app.kubernetes.io/managed-by=muster";
 const RECORDS: &str = "app.kubernetes.io/managed-by=muster,app.kubernetes.io/component=job";
 /// The label with a job's name.
 const JOB: &str = "muster/job";
-/// Maximum time until pods have ended, in addition to the longest of their termination graces.
+/// Maximum time until pods have ended, in addition to their longest termination grace.
 const BEYOND_GRACE: Duration = Duration::from_secs(150);
 /// The termination grace of a pod that sets none (Kubernetes API, `terminationGracePeriodSeconds`).
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);

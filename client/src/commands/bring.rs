@@ -22,8 +22,8 @@ use crate::request::script::Named;
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
 
-/// Packs the code in the job's folder, and checks its script if pods will run the code: a mistake would be found only
-/// after the image pull. A master with processes checks the script itself, with the Python that runs it.
+/// Packs the code in the job's folder. If pods will run the code, also checks its script, because the pods would find a
+/// mistake only after the image pull. A master with processes checks the script itself, with the Python that runs it.
 pub(super) async fn pack(named: Named, backend: BackendKind, syntax: SyntaxArgs) -> Result<Packed, Error> {
     let script = named.script.clone();
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
@@ -32,7 +32,7 @@ pub(super) async fn pack(named: Named, backend: BackendKind, syntax: SyntaxArgs)
     Ok(packed)
 }
 
-/// Sends the code again whenever the master wants it because it has lost the code. Never returns.
+/// Sends the code again whenever the master has lost the code and asks for it. Never returns.
 pub(super) async fn send_again(
     client: &MasterClient,
     code: Option<Packed>,

@@ -27,7 +27,7 @@ pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes
 pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     let before = found(persist(notes, || client.view(name)).await)?;
     let uid = before.as_ref().map(|view| view.uid.clone());
-    // The request may be repeated when a new job has the name.
+    // A repeated request may arrive when a new job already has this name. The uid protects the new job.
     let accepted = persist(notes, || client.delete(name, uid.as_deref())).await;
     let Some(mut view) = before else {
         // A record that the master cannot read is not shown as a job, but it can be deleted.
@@ -35,7 +35,7 @@ pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes)
         notes.say(&format!("deleted the unreadable record of job {name}"));
         return Ok(());
     };
-    // If the answer to an earlier request was lost, the job may be gone at the next one.
+    // If the answer to the first request was lost, the repeated request may find that the job is gone.
     found(accepted)?;
     let uid = view.uid.clone();
     let grace = Duration::from_secs(u64::from(view.spec.pod.termination_grace_seconds()));

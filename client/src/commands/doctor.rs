@@ -1,6 +1,6 @@
-//! `doctor`: checks what the user's jobs need: the cluster, the user's rights, the master, the connection to the master,
-//! and Docker. If the user gives a master's address, checks only this master. If the user chose neither, checks this
-//! machine, where jobs then run. The checks of a cluster are then only warnings.
+//! `doctor`: checks what the user's jobs need: the cluster, the user's rights, the master, the connection to the
+//! master, and Docker. If the user gives a master's address, checks only this master. If the user chooses neither a
+//! cluster nor an address, checks this machine, where jobs then run. The checks of a cluster are then only warnings.
 
 use protocol::master::{BackendKind, MasterView};
 use serde_json::json;
@@ -44,7 +44,8 @@ async fn docker(config: &Config) -> Result<(), String> {
     image::engine_answers(&config.image.docker).await.map_err(|error| error.to_string())
 }
 
-/// The checks of the master at this address. Only a master in Kubernetes needs Docker, to add the agent to images.
+/// The checks of the master at this address. The client needs Docker only for a master in Kubernetes, to add the agent
+/// to images.
 async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check> {
     let about = async {
         let masters = Masters::find("doctor", config, notes).await?;

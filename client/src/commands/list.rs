@@ -47,7 +47,8 @@ async fn watch(upstream: &Upstream, args: &ListArgs, data: &mut Data, notes: &No
     }
 }
 
-/// The jobs of the list before that are no longer on record, as the history has them. A local master ends with its job.
+/// The jobs of the earlier list that are no longer on record, as the history describes them. A local master ends with
+/// its job, so its job leaves the list.
 async fn ended(upstream: &Upstream, before: &JobList, now: &JobList) -> Vec<JobSummary> {
     let gone = past::gone(&before.jobs, &now.jobs);
     if gone.is_empty() {

@@ -20,7 +20,7 @@ pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
     format!("{on_each}\n{master} works only on this machine: on other machines, use an address that they can reach")
 }
 
-/// Makes the job elastic, with `replace` as the default of `on_unreachable`: this value gives the agents a lease, and
+/// Makes the job elastic. The default of `on_unreachable` becomes `replace`: this value gives the agents a lease, and
 /// only a lease shows that a machine is lost. If the user has `given` another value, the master refuses the job.
 pub(super) fn on_machines(request: JobRequest, given: Option<OnUnreachable>) -> Result<JobSpec, SpecError> {
     let JobSpec { worker_min, worker_num, run_policy, .. } = JobSpec::try_from(request.clone())?;

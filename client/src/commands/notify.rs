@@ -54,7 +54,7 @@ impl Notifier {
     }
 }
 
-/// What has happened to the job since `before`, if somebody who does not watch it wants to know.
+/// The events since `before` that matter to a user who does not watch the job.
 fn news(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let is_new = |state: JobState| now.state == state && before.is_some_and(|view| view.state != state);
     let halted = is_new(JobState::Halted).then(|| {

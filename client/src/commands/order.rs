@@ -144,8 +144,8 @@ impl Order {
         }
     }
 
-    /// Makes sure that the master will accept this job after the old job with its name is deleted. Sends the job's code,
-    /// so that nothing is left that the master could refuse.
+    /// Makes sure that the master will accept this job after the old job with its name is deleted. Sends the job's
+    /// code, because the master could refuse the code too.
     pub(super) async fn make_ready(&self, client: &MasterClient, notes: &Notes) -> Result<(), Error> {
         let check = async || persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await;
         let mut lacks_code = check().await?.lacks_code;

@@ -18,8 +18,8 @@ use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
 
-/// Maximum time for the history of a local master to contain its job after the job's end, and the pause between two
-/// looks.
+/// Maximum time from a job's end until its local master has written the job to the history, and the pause between two
+/// requests for the job.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
 const KEEP_PAUSE: Duration = Duration::from_millis(20);
 
@@ -139,7 +139,8 @@ pub(crate) fn gone<'a>(before: &'a [JobSummary], now: &[JobSummary]) -> Vec<&'a 
     before.iter().filter(|job| !present.contains(job.uid.as_str())).collect()
 }
 
-/// Keeps the job of a local master in the history of this user. The master's own files are removed when it ends.
+/// Keeps the job of a local master in the history of this user. The master's own files are removed when the master
+/// ends.
 pub(super) async fn keep(client: &MasterClient, name: &JobName, config: &Config, notes: &Notes) {
     let Some(history) = config.history.clone().map(History::at) else { return };
     let Ok(JobView { uid, result: Some(_), .. }) = client.view(name).await else { return };
@@ -153,7 +154,8 @@ pub(super) async fn keep(client: &MasterClient, name: &JobName, config: &Config,
     }
 }
 
-/// The job with this uid, when the master has written it. It does so a moment after the result.
+/// The job with this uid in the master's history. Waits until the master has written the job, which is a moment after
+/// the result.
 async fn past_job(client: &MasterClient, uid: &str) -> Result<PastJob, MasterError> {
     loop {
         match client.past_job(uid).await {

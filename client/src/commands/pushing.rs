@@ -65,8 +65,8 @@ pub(super) async fn patch(
     }
 }
 
-/// Waits until all scripts have started with the new code, or the new code has halted the job, or the job is pending,
-/// suspended or ended. `None` if the push changed nothing.
+/// Waits until all scripts have started with the new code. Returns earlier if the new code has halted the job, or if
+/// the job is pending, suspended or ended. `None` if the push changed nothing.
 pub(super) async fn started(
     client: &MasterClient,
     before: &JobView,

@@ -1,4 +1,4 @@
-//! `rerun`: submits the job of an earlier run again, also a job that is only in the history.
+//! `rerun`: submits an earlier job again. The earlier job may be only in the history.
 
 use protocol::elastic::Workers;
 use protocol::error::ErrorCode;
@@ -58,7 +58,7 @@ pub(crate) fn new_name(before: &JobName) -> JobName {
     name_after(before.as_str(), uuid::Uuid::new_v4().into_bytes())
 }
 
-/// The job as it last was, under this name.
+/// The job with its latest code and number of workers, under this name.
 pub(crate) fn repeated(before: &JobView, name: JobName) -> Result<JobRequest, Error> {
     if before.spec.origin.is_some() {
         let sentence = format!("job {} came from the file or the command of another launcher", before.name);

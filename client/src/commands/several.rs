@@ -1,4 +1,5 @@
-//! Verbs that take several names. Handles each job, also if others fail, and a limited number of jobs at a time.
+//! Verbs that take several names. Handles a limited number of jobs at a time. An error of one job does not stop the
+//! others.
 
 use futures_util::{StreamExt, stream};
 use protocol::ids::JobName;

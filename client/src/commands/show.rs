@@ -1,5 +1,5 @@
-//! The verbs that show one job and change nothing: `status`, `why`, `timeline`, `stacks`, and `get`, which shows jobs as
-//! TFJobs.
+//! The verbs that show one job and change nothing: `status`, `why`, `timeline`, `stacks`, and `get`, which shows jobs
+//! as TFJobs.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
 use crate::output::{Data, stacks_text, status_text, tfjobs_table, timeline_text, why_text, yaml};
 
-/// How many reports of all scripts together `status` reads.
+/// Approximate number of reports that `status` reads, of all scripts together.
 const REPORTS: usize = 2048;
 
 /// One job and its replicas.

@@ -126,8 +126,7 @@ async fn start(client: &MasterClient, order: &Order, tag: &Tag, out: Output) -> 
     Ok(Exit::Done)
 }
 
-/// The error for a tag whose job name is taken. The job may be the training with another tag, such as `my-tag` instead
-/// of `My_Tag`.
+/// The error for a tag whose job name is taken. Two tags, such as `my-tag` and `My_Tag`, can give the same job name.
 async fn taken(client: &MasterClient, tag: &Tag) -> Result<Error, MasterError> {
     let is_training = is_training(&client.view(&tag.job).await?.spec, tag);
     let Tag { text: tag, job: name } = tag;

@@ -85,8 +85,8 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     send(client, order, (replace, detach), out).await
 }
 
-/// Submits a job to a running master. With `replace`, first deletes the job with its name. With `detach`, returns when the
-/// master has accepted the job.
+/// Submits a job to a running master. With `replace`, first deletes the job that has the same name. With `detach`,
+/// returns when the master has accepted the job.
 pub(super) async fn send(
     client: MasterClient,
     order: Order,
@@ -229,8 +229,8 @@ fn say_what_cpus_are_for(request: &JobRequest, notes: &Notes) {
     }
 }
 
-/// The first flag that only works in Kubernetes. If the job divides a batch, `cpu` of a group works everywhere, because it is
-/// the speed of the group's workers.
+/// The first flag that only works in Kubernetes. If the job divides a batch, `cpu` of a group works everywhere, because
+/// it then stands for the speed of the group's workers.
 fn flag_for_kubernetes(image: &ImageArgs, request: &JobRequest) -> Option<String> {
     let of_pods = || request.pod.asked_for().first().map(|name| format!("--{name}"));
     let of_group = |group: &Group| {
@@ -251,7 +251,7 @@ pub(super) struct Submission {
 }
 
 impl Submission {
-    /// If the first stage is [`Stage::Checking`], the job replaces an old job with its name.
+    /// If the first stage is [`Stage::Checking`], the job replaces the old job that has the same name.
     pub(super) fn new(client: MasterClient, order: Order, first: Stage) -> Self {
         Self { client, order, stage: watch::Sender::new(first) }
     }
@@ -289,7 +289,7 @@ fn lost_sight(error: Error, name: &JobName, notes: &Notes) -> Error {
     or_deleted(error, name)
 }
 
-/// What a user can do after this error ended the following of a job.
+/// A sentence with the command that follows the job again. `None` if a retry after this error cannot succeed.
 fn way_back(error: &MasterError, name: &JobName) -> Option<String> {
     let way = || format!("job {name} may still be running; to follow it: {}", to_follow(name));
     error.is_transient().then(way)

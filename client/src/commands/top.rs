@@ -63,7 +63,7 @@ async fn table(masters: &Masters, name: Option<&JobName>) -> Result<String, Erro
     Ok(top_of_replicas(&view, &series, now()))
 }
 
-/// The jobs of a master with their newest numbers. Jobs may be deleted meanwhile.
+/// The jobs of a master with their newest numbers. A job that was deleted meanwhile has no numbers.
 async fn with_numbers(client: &MasterClient) -> Result<Vec<(JobSummary, Option<JobSeries>)>, MasterError> {
     let jobs = client.list().await?.jobs.into_iter().filter(|job| !job.state.is_finished());
     let asked = jobs.enumerate().map(async |(index, job)| {

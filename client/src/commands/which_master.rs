@@ -51,7 +51,8 @@ impl Masters {
         }
     }
 
-    /// Collects the answers of all masters. Leaves out local masters that have ended meanwhile, with their jobs.
+    /// Collects the answers of all masters. Leaves out local masters that have ended meanwhile, because their jobs have
+    /// ended too.
     pub(crate) async fn of_all<T>(
         &self,
         ask: impl AsyncFn(&MasterClient) -> Result<Vec<T>, MasterError>,
@@ -156,11 +157,11 @@ fn sorted(mut masters: Vec<Announced>) -> Vec<Announced> {
 
 /// The way to a master.
 enum Way {
-    /// A request to this address, with this token.
+    /// Requests to this address, with this token.
     Url(MasterUrl, Option<Token>),
-    /// Through the Kubernetes API.
+    /// Requests through the Kubernetes API.
     Cluster(KubePlace),
-    /// To each of these local masters.
+    /// Requests to each of these local masters.
     Several(Vec<Announced>),
 }
 

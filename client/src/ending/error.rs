@@ -82,12 +82,12 @@ impl Error {
         Self { cause, ..self }
     }
 
-    /// Puts the flag, variable or file that the error is about in front of the sentence.
+    /// Puts the name of the wrong flag, variable or file in front of the sentence.
     pub(crate) fn at(self, place: &str) -> Self {
         Self { sentence: format!("{place}: {}", self.sentence), ..self }
     }
 
-    /// The kind of the system's error, if that is the source.
+    /// The kind of the I/O error, if the source is an I/O error.
     pub(crate) fn io_kind(&self) -> Option<io::ErrorKind> {
         self.source.as_ref()?.downcast_ref::<io::Error>().map(io::Error::kind)
     }

@@ -47,14 +47,14 @@ pub(crate) struct Wanted {
 pub(crate) struct Begin {
     /// At most this number of lines before the end.
     pub(crate) tail: Option<u32>,
-    /// No lines that were complete earlier.
+    /// Only lines that were complete at or after this time.
     pub(crate) since: Option<Since>,
 }
 
 /// A point in time by the master's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// This long before `asked`. The clock of this machine may be wrong.
+    /// This long before `asked`. It is not an absolute time, because the clock of this machine may be wrong.
     Ago {
         /// How long.
         length: Duration,
@@ -86,7 +86,7 @@ pub(crate) type Pieces = BoxStream<'static, Result<Vec<u8>, MasterError>>;
 /// The position at which a stream of bytes begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RawBegin {
-    /// Where the user wants it to begin.
+    /// Where the user wants the stream to begin.
     Asked(Begin),
     /// After the bytes read so far.
     At(u64),
@@ -100,7 +100,7 @@ pub(crate) struct RawPosition {
     pub(crate) dropped: u64,
 }
 
-/// The output line by line. A replica of `offsets` begins there.
+/// The output line by line. The output of each replica in `offsets` begins at the replica's offset.
 pub(crate) async fn merged(
     client: &MasterClient,
     name: &JobName,

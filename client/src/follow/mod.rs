@@ -42,7 +42,7 @@ pub(crate) struct Following {
     pub(crate) is_told: bool,
     /// The output to show, if any.
     pub(crate) logs: Option<Wanted>,
-    /// The client sends here the id of the code that the master has lost and needs again; see [`JobView::wanted_code`].
+    /// The channel for the id of the code that the master has lost and needs again; see [`JobView::wanted_code`].
     pub(crate) wanted: watch::Sender<Option<CodeId>>,
 }
 

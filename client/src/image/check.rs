@@ -14,7 +14,7 @@ use protocol::code::SCRIPT;
 /// The PATH of an image that sets no PATH (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Refuses an image whose user Kubernetes would refuse. Kubernetes cannot look up the name of a user, so it refuses
+/// Refuses an image if Kubernetes would refuse its user. Kubernetes cannot look up the name of a user, so it refuses
 /// every named user (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
 pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), Error> {
     let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();

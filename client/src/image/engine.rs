@@ -125,7 +125,7 @@ pub(super) fn reason(error: &EngineError) -> String {
     }
 }
 
-/// Handles each answer of a stream. The error is the engine's reason, or that the engine made no progress.
+/// Handles each answer of a stream. The error is the engine's reason, or says that the engine made no progress.
 pub(super) async fn each_answer<T>(
     answers: impl Stream<Item = Result<T, EngineError>>,
     mut handle: impl FnMut(T),

@@ -128,13 +128,13 @@ impl Wrap<'_> {
     }
 }
 
-/// The image as an archive for `docker load`. Its user, working directory and variables are those of the base. The
+/// The image as an archive for `docker load`. The image has the user, working directory and variables of the base. The
 /// archive names the base's layers but does not contain them.
 pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base, agent, entrypoint: _, target: Target { alias, content, .. } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
-    // The archive does not contain these files. An engine opens the file of a layer only if it lacks the layer.
+    // The archive does not contain these files. An engine opens the file of a layer only if the engine lacks the layer.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
     let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();
@@ -160,7 +160,7 @@ fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
 /// The context of a build that makes an equal image, for an engine that refuses the [`archive`].
 pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base: _, agent, entrypoint: _, target } = wrap;
-    // The labels' values are digests and a number, which need no escaping. The base is a build argument.
+    // The values of the labels are digests, a number and `true`, which need no escaping. The base is a build argument.
     let labels: String = target.labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
     let command = json!(wrap.command());
     let open = wrap.variable().map(|variable| format!("ENV {variable}\n")).unwrap_or_default();

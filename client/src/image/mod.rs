@@ -120,7 +120,8 @@ impl ImageOrder {
         Ok(Self { users, ..self })
     }
 
-    /// The name of the image that [`prepare`] would make. Its tag is not that of the content, which is unknown before.
+    /// The name, for people, of the image that [`prepare`] would make. The exact name contains a digest, which is not
+    /// known yet.
     pub(crate) fn planned_name(&self) -> ImageRef {
         match &self.destination {
             Destination::Registry(there) => there.clone(),
@@ -182,7 +183,7 @@ pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), Er
     Engine::connect(variables).await.map(drop)
 }
 
-/// Makes the image and brings it to the nodes. Returns its name for the pods' specification.
+/// Makes the image and brings it to the nodes. Returns the image's name for the pods' specification.
 pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, Error> {
     let mut interrupts = Interrupts::listen().map_err(|error| Error::image("listen for signals").because(error))?;
     let stop = CancellationToken::new();

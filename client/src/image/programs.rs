@@ -17,7 +17,7 @@ use crate::address::config::ImageConfig;
 use crate::ending::error::root_cause;
 use crate::output::Notes;
 
-/// How often a registry that does not answer is asked again.
+/// Maximum number of retries if a registry does not answer.
 const RETRIES: usize = 2;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 

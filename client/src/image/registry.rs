@@ -1,4 +1,5 @@
-//! Pulls and pushes images through the engine, with the logins from `docker login`. Finds these logins for others.
+//! Pulls and pushes images through the engine, with the logins from `docker login`. Also finds these logins for
+//! `programs.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -111,8 +112,9 @@ pub(super) async fn stored_login(
     }
 }
 
-/// The key of the login for a part of a registry, such as `registry.example.com/team`, to which the image belongs. Podman
-/// and Kubernetes know such keys, and so may a `config.json` that was not written by the docker command.
+/// The key of the login for the part of a registry to which the image belongs, such as `registry.example.com/team`.
+/// Podman and Kubernetes know such keys. A `config.json` may contain them if another program than the docker command
+/// wrote it.
 fn key_with_path(config: &[u8], image: &ImageRef) -> Option<String> {
     #[derive(Deserialize)]
     struct Config {
@@ -125,8 +127,9 @@ fn key_with_path(config: &[u8], image: &ImageRef) -> Option<String> {
     fitting.max().map(|(_, key)| key)
 }
 
-/// Most images need no login, so a missing login is not an error, as in the docker command. Describes a failure of a
-/// credential helper, if that is why there is no login. A helper without a login for the registry has not failed.
+/// Describes the failure of a credential helper, if there is no login because of this failure. A missing login is not
+/// an error, because most images need no login. The docker command has the same rule. A helper without a login for the
+/// registry has not failed.
 fn without_login(error: &CredentialRetrievalError, server: &str) -> Result<Option<String>, Error> {
     match error {
         // The text is from docker-credential-helpers (`credentials/error.go`). Helpers print errors to stdout.

@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt};
 
 /// The longest time without any progress.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(600);
-/// How often the progress is measured.
+/// Pause between two measurements of the progress.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// No progress for [`STALL_LIMIT`].

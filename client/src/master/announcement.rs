@@ -20,7 +20,7 @@ use crate::address::master_url::MasterUrl;
 const ENDING: &str = "json";
 /// The boot id, which changes with each start of the machine (proc_sys_kernel(5)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The process's network namespace (network_namespaces(7)). Each container has its own.
+/// The process's network namespace (network_namespaces(7)). Each container has its own namespace.
 const NAMESPACE: &str = "/proc/self/ns/net";
 /// The machine's id, which stays the same when the machine restarts.
 const MACHINE_ID: &str = "/etc/machine-id";

@@ -59,7 +59,7 @@ pub(crate) struct MasterClient {
     forward: Option<Arc<Forward>>,
 }
 
-/// Begins an HTTP client. Its requests name this program.
+/// Starts to build an HTTP client whose requests name this program.
 pub(crate) fn http() -> ClientBuilder {
     // reqwest needs a crypto provider even without TLS. An error means that a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -171,7 +171,8 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
     }
 
-    /// Returns all jobs when one of them has changed since `seq`, or unchanged after `wait`. Waits at most [`LONG_POLL`].
+    /// Returns all jobs when one of them has changed since `seq`, or unchanged after `wait`. Waits at most
+    /// [`LONG_POLL`].
     pub(crate) async fn list_after(&self, seq: u64, wait: Duration) -> Result<JobList, MasterError> {
         self.json(self.long_poll(self.url.join(JOBS), seq, wait)).await
     }
@@ -326,7 +327,7 @@ impl MasterClient {
     }
 }
 
-/// What becomes of a job on record that has the name of the new job.
+/// What happens to the job on record that has the same name as the new job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OldJob {
     /// The old job stays, so another job cannot have its name.

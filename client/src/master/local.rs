@@ -97,7 +97,7 @@ impl LocalMaster {
             () = tokio::time::sleep(END_TIMEOUT) => {}
             () = interrupts.next() => {}
         }
-        // The kill fails if the master has already ended, which is fine.
+        // The error is ignored, because the kill fails if the master has already ended.
         let _ = self.child.kill().await;
         // The master removes the folder when it exits. If the master was killed, the client removes the folder.
         let _ = self.folder.close();

@@ -10,8 +10,8 @@ use crate::output::Notes;
 
 /// How long a command waits for an unreachable master, for example while the master restarts.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long a command that observes a job waits. The job goes on meanwhile. A master that moves to another node is away
-/// for minutes, because the node pulls the image and attaches the volume.
+/// How long a command that observes a job waits. The job continues meanwhile. A master that moves to another node is
+/// away for minutes, because the node pulls the image and attaches the volume.
 const OBSERVER_LIMIT: Duration = Duration::from_secs(5 * 60);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(3);

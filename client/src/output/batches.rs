@@ -10,8 +10,8 @@ use super::spelled;
 /// Maximum sizes on one line.
 const SIZES_MAX: usize = 16;
 
-/// A text such as `256 = 32 + 32 + 21 + 171, changed 41.0 s ago: a step takes 0.34 of its earlier time`. `age` is the time
-/// since the change.
+/// A text such as `256 = 32 + 32 + 21 + 171, changed 41.0 s ago: a step takes 0.34 of its earlier time`. `age` is the
+/// time since the change.
 pub(super) fn in_use(batches: &Batches, age: Option<Duration>) -> String {
     let mut text = format!("{} = {}", batches.global, listed(&batches.sizes, " + "));
     if let Some(changed) = &batches.changed {
@@ -22,7 +22,7 @@ pub(super) fn in_use(batches: &Batches, age: Option<Duration>) -> String {
     text + &batches.held.as_ref().map(|held| format!("; the sizes stay: {held}")).unwrap_or_default()
 }
 
-/// The sentence about sizes that all workers use since `before`, in the same start.
+/// The sentence about a change of the sizes between `before` and `now`, in the same start.
 pub(super) fn changed(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let before = before.filter(|view| view.generation == now.generation)?;
     let (old, new) = (before.batches.as_ref()?, now.batches.as_ref()?);

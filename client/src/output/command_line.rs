@@ -32,8 +32,8 @@ fn leading_to(flags: ConnectionArgs, given: &MasterChoice, chosen: &MasterChoice
     }
 }
 
-/// A command of the client, such as `client wait digits`. Adds the flags that choose the master only if this process
-/// needs them: variables also configure the next command of the same shell.
+/// A command of the client, such as `client wait digits`. Adds the flags with which this process chose its master. Adds
+/// no variables, because they also configure the next command of the same shell.
 pub(crate) fn command(words: &str) -> String {
     format!("client {words}{}", flags(&remembered()))
 }

@@ -28,8 +28,8 @@ fn sentence(name: &str, before: Option<&String>, after: Option<&String>) -> Stri
     }
 }
 
-/// The settings by their names. Names such as that of a variable begin with the name of their group. The options of pods and
-/// the rules for restarts have plain names.
+/// The settings by their names. The name of a setting in a group begins with the group's name, such as `env.BATCH` for
+/// a variable. The options of pods and the rules for restarts have plain names.
 fn settings(spec: &JobSpec) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     let mut json = serde_json::to_value(spec).expect("specs always serialize");

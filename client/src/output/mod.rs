@@ -227,7 +227,7 @@ impl Data {
         self.whole_line(&shown)
     }
 
-    /// The text of a line, behind its time if times are shown.
+    /// The text of a line. If times are shown, the line's time is in front of the text.
     fn text_of<'a>(&self, line: &'a LogLine) -> Cow<'a, str> {
         let text = self.safe(&line.line);
         if !self.shows_times {

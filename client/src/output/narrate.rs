@@ -99,13 +99,14 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     match failed {
         Some(failed) => failed.failure.to_string(),
         None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
-        // A push or a resume began this start. A master that took over the job later does not know which.
+        // A push or a resume began this start. A master that took over the job later does not know which of them.
         None => "a user's request".to_owned(),
     }
 }
 
 /// What the user knows of a job after the view `now`. After a takeover, the views of the new master lack the times of
-/// earlier steps. They also lack the start until that master has found it: then nothing is known to have changed.
+/// earlier steps. They also lack the current start until that master has found it. Until then, the state, the start and
+/// the times of `before` are kept.
 pub(crate) fn known(before: Option<JobView>, now: JobView) -> JobView {
     let Some(JobView { state, generation, times, .. }) = before else { return now };
     if now.generation.is_none() && generation.is_some() {
@@ -120,7 +121,7 @@ pub(crate) fn known(before: Option<JobView>, now: JobView) -> JobView {
     JobView { times, ..now }
 }
 
-/// The sentence about the gang of the job's first start, which is complete now.
+/// The sentence that the gang of the job's first start is now complete.
 fn complete(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let joined = now.times.joined.filter(|_| before.is_none_or(|view| view.times.joined.is_none()))?;
     let count = match now.workers {
@@ -146,7 +147,7 @@ fn running(before: Option<&JobView>, now: &JobView) -> Option<String> {
     if is_new && !is_told && before.is_some() && (now.restarts.total() > 0 || had_started) {
         return Some(format!("running again:{generation} all {total} started"));
     }
-    // The gang that was complete was that of the first start.
+    // `joined` is a time of the first start, so the sentence about a later start has no duration.
     let started = now.times.started.filter(|_| now.times.restarted.is_none());
     let took = between(now.times.joined, started);
     let took = took.map(|took| format!(" {} after the gang was complete", spelled(took))).unwrap_or_default();
@@ -204,7 +205,7 @@ fn queued(before: Option<&JobView>, now: &JobView) -> Option<String> {
     first.map(queued_behind)
 }
 
-/// Which job's gang must run or end before this job's pods are created.
+/// The sentence that the gang of the job `first` must run or end before this job's pods are created.
 pub(crate) fn queued_behind(first: &JobName) -> String {
     format!("queued behind {first}: the cluster has no room for both")
 }

@@ -9,7 +9,7 @@ use protocol::progress::{JobSeries, SeriesPoint};
 use super::reports::{Done, Report, newest_report};
 use super::spelled;
 
-/// A replica is slow if it needs at least this many times the median for a sample.
+/// A replica is slow if its time for a sample is at least this many times the median.
 const SLOW: f64 = 1.5;
 
 /// A step of one replica.
@@ -33,7 +33,8 @@ pub(super) fn paces(series: &JobSeries, start: Option<Generation>) -> BTreeMap<R
     newest.collect()
 }
 
-/// For this start, a sentence such as `worker-2 needs 1.8 times the median for a sample, for 4 m 10 s`, if one replica is slow.
+/// A sentence such as `worker-2 needs 1.8 times the median for a sample, for 4 m 10 s`, if one replica is slow in this
+/// start.
 pub(super) fn straggler(series: &JobSeries, start: Option<Generation>, now: UnixMillis) -> Option<String> {
     let is_present = |points: &[SeriesPoint]| newest_report(points).is_some_and(|it| Some(it.generation) == start);
     let present = series.replicas.iter().filter(|of| is_present(&of.points));
@@ -53,7 +54,7 @@ struct Interval {
 
 /// The intervals of the newest start and the newest batch sizes, newest first.
 fn intervals(points: &[SeriesPoint]) -> Vec<Interval> {
-    // A script that makes no step, and a metric, add points with the totals of the report before.
+    // A metric adds a point with the totals of the previous report. So does a report of a script that has made no step.
     let mut reports: Vec<Report<'_>> = points.iter().filter_map(Report::of).collect();
     reports.dedup_by_key(|report| (report.generation, report.progress.split, report.progress.samples));
     let interval = |pair: &[Report<'_>]| {
@@ -65,7 +66,7 @@ fn intervals(points: &[SeriesPoint]) -> Vec<Interval> {
     reports.windows(2).rev().map_while(interval).collect()
 }
 
-/// The replica that was slow in its nth newest interval, and how many times the median it needed.
+/// The replica that was slow in its nth newest interval, and its time as a multiple of the median.
 fn slowest(all: &[(ReplicaId, Vec<Interval>)], nth: usize) -> Option<(ReplicaId, f64)> {
     let times: Option<Vec<f64>> = all.iter().map(|(_, intervals)| Some(intervals.get(nth)?.per_sample)).collect();
     let mut times = times.filter(|times| times.len() > 1)?;

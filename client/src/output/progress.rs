@@ -12,13 +12,14 @@ use protocol::ids::ReplicaId;
 use protocol::view::{JobState, JobView, ReplicaState};
 use rustix::termios::tcgetwinsize;
 
-/// Maximum number of replicas whose states are shown, and of unfinished lines, so that the block fits on a screen.
+/// Maximum number of replicas whose states are shown. Also the maximum number of unfinished lines. With more lines, the
+/// block would not fit on a screen.
 const LINES_MAX: usize = 16;
 /// Maximum redraws per second, to save processor time.
 const REDRAWS_PER_SECOND: u8 = 5;
 const TICK: Duration = Duration::from_millis(200);
 
-/// The block of lines at the bottom of a terminal. A clone is the same block.
+/// The block of lines at the bottom of a terminal. A clone shows the same block.
 #[derive(Clone)]
 pub(super) struct Progress {
     screen: MultiProgress,
@@ -123,8 +124,8 @@ impl Progress {
             line.set_style(ProgressStyle::with_template(template).expect("the templates are constants that parse"));
             line.set_message(text.clone());
         }
-        // The library skips a draw that comes too soon after the previous draw. The next tick repeats the skipped draw. Each
-        // line that ticks has a thread, and one tick draws all lines.
+        // The library skips a draw that comes too soon after the previous draw. The next tick repeats the skipped draw.
+        // Each line that ticks has a thread, and one tick draws all lines.
         let ticking = if table_lines > 0 { 1 } else { usize::MAX };
         lines.iter().take(ticking).skip(known).for_each(|line| line.enable_steady_tick(TICK));
     }
@@ -152,8 +153,8 @@ impl Write for AboveProgress {
     }
 }
 
-/// The first lines of a table, and the number of the others, for a terminal with this many rows. 0 rows: the number is
-/// unknown.
+/// The first lines of a table, and the number of the others, for a terminal with this many rows. If `rows` is 0, the
+/// number of rows is unknown.
 fn fitting(mut table: Vec<String>, rows: usize) -> Vec<String> {
     // The cursor stands below the table.
     let room = rows.saturating_sub(1);

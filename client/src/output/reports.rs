@@ -25,7 +25,7 @@ pub(crate) fn newest_report(points: &[SeriesPoint]) -> Option<Report<'_>> {
     points.iter().rev().find_map(Report::of)
 }
 
-/// The newest report of each replica in the newest start of which anything is known.
+/// The newest report of each replica in the newest start that the series contains.
 pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, Report<'_>)> {
     let of_points = series.replicas.iter().filter_map(|of| Some(of.points.last()?.generation));
     let newest = of_points.chain(series.usage.iter().map(|usage| usage.generation)).max();
@@ -33,8 +33,8 @@ pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, Report<'_>)>
     reports.filter(|(_, report)| Some(report.generation) == newest).collect()
 }
 
-/// The newest number of each name in the reports of this replica's newest start. A report of the helper has no numbers from
-/// the output.
+/// The newest number of each name in the reports of this replica's newest start. A report of the helper muster.py has
+/// no numbers from the output.
 pub(crate) fn newest_values(series: &JobSeries, replica: ReplicaId) -> Values {
     let points = series.replicas.iter().filter(|of| of.replica == replica).flat_map(|of| &of.points);
     let reports: Vec<Report<'_>> = points.filter_map(Report::of).collect();
@@ -43,7 +43,8 @@ pub(crate) fn newest_values(series: &JobSeries, replica: ReplicaId) -> Values {
     newest_first.fold(Values::default(), |values, report| values.and(&report.progress.values))
 }
 
-/// The report with the greatest step. If several replicas have made this step, that of the first of them.
+/// The report with the greatest step. If several replicas have made this step, the report of the first of these
+/// replicas.
 pub(crate) fn furthest<'a>(reports: &[(ReplicaId, Report<'a>)]) -> Option<(ReplicaId, Report<'a>)> {
     reports.iter().rev().copied().max_by_key(|(_, report)| report.progress.step)
 }
@@ -66,8 +67,8 @@ impl Done {
         Self { steps, samples, compute_us, wall_us }
     }
 
-    /// What the replica did between two reports. `None` if their totals cannot be compared: they are of different starts
-    /// or sizes, or the script has begun to count again.
+    /// What the replica did between two reports. `None` if their totals cannot be compared: they are of different
+    /// starts or sizes, or the script has begun to count again.
     pub(crate) fn between(older: Report<'_>, newer: Report<'_>) -> Option<Self> {
         let of = |report: Report<'_>| (report.generation, report.progress.split);
         let (before, now) = (Self::until(older), Self::until(newer));

@@ -7,7 +7,7 @@ use protocol::stacks::{Answer, Frame, JobStacks, ProcessStacks, ReplicaStacks, g
 
 use super::table::{plain_table, shown};
 
-/// Maximum number of replicas that a line names. For more replicas, it gives their number.
+/// Maximum number of replicas that a line names. For more replicas, the line gives their number.
 const NAMES_MAX: usize = 3;
 
 /// A call that replicas have in common, and the calls below it.
@@ -18,7 +18,7 @@ struct Node {
     below: Vec<Node>,
 }
 
-/// The sentence, the calls of all main threads, of other threads and of child processes, and what the processes do.
+/// The summary, the calls of main threads, other threads and child processes, and what the processes do.
 pub(crate) fn stacks_text(stacks: &JobStacks) -> String {
     let JobStacks { summary, replicas } = stacks;
     let all = replicas.len();
@@ -50,7 +50,8 @@ fn of_children(stacks: &ReplicaStacks) -> Vec<(ReplicaId, Vec<Frame>)> {
     children.filter_map(alone).collect()
 }
 
-/// A line for each call: who has made it, and the call, indented by its depth. The outermost call comes first.
+/// A line for each call: the replicas that have made it, and the call, indented by its depth. The outermost call comes
+/// first.
 fn tree(stacks: impl Iterator<Item = (ReplicaId, Vec<Frame>)>, all: usize) -> Vec<String> {
     let mut roots = vec![];
     for group in grouped(stacks) {
@@ -74,7 +75,8 @@ fn insert(nodes: &mut Vec<Node>, frames: &[Frame], replicas: &[ReplicaId]) {
     nodes.sort_by_key(|node| std::cmp::Reverse(node.replicas.len()));
 }
 
-/// Adds the lines of these calls. `above` are the replicas of the call above, which are not repeated, and its depth.
+/// Adds the lines of these calls. `above` are the replicas of the call above, and `depth` is the depth of that call. If
+/// a call has the same replicas as the call above, its line does not repeat them.
 fn flatten(
     nodes: &[Node],
     (above, depth): (Option<&BTreeSet<ReplicaId>>, usize),

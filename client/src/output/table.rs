@@ -53,7 +53,8 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
     shown(&table)
 }
 
-/// What `status` says about a job, each with its label. `series` contains the last reports of the job's scripts.
+/// The facts that `status` shows about a job, each with its label. `series` contains the last reports of the job's
+/// scripts.
 pub(crate) fn status_facts(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> Vec<(&'static str, String)> {
     let mut head = vec![
         ("job", view.name.to_string()),
@@ -73,7 +74,7 @@ pub(crate) fn status_facts(view: &JobView, series: Option<&JobSeries>, now: Unix
     let slow = || {
         series.and_then(|series| straggler(series, view.generation, now)).filter(|_| view.state == JobState::Running)
     };
-    // Sizes that follow the speeds make up for a slow worker.
+    // If the batch sizes follow the speeds, a slow worker gets a smaller batch and does not delay the others.
     head.extend(view.batches.is_none().then(slow).flatten().map(|sentence| ("slow", sentence)));
     head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));
     head.extend(view.queued_behind.as_ref().map(|first| ("waits", queued_behind(first))));
@@ -95,7 +96,7 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     format!("{}\n\n{}", head.join("\n"), replicas_table(&view.replicas, &paces))
 }
 
-/// One line for each replica, with its pace if a replica measures its computation.
+/// One line for each replica. If at least one replica measures its computation, the lines also contain the paces.
 fn replicas_table(replicas: &[ReplicaView], paces: &BTreeMap<ReplicaId, Pace>) -> String {
     let of_pace: &[&str] = if paces.is_empty() { &[] } else { &["BATCH", "MS/STEP"] };
     let mut table = plain_table(&[&["REPLICA", "STATE"], of_pace, &["POD", "ADDRESS", "EXIT OR REASON"]].concat());
@@ -152,7 +153,7 @@ pub(crate) fn time_per_step(progress: &Progress) -> Option<String> {
     per_step(progress).map(|millis| format!("{millis} ms"))
 }
 
-/// The same without its unit.
+/// Like [`time_per_step`], without the unit.
 pub(super) fn per_step(Progress { steps, wall_us, .. }: &Progress) -> Option<String> {
     (*steps > 0).then(|| shortened(ratio(*wall_us, *steps) / 1000.0))
 }

@@ -33,7 +33,7 @@ fn headline(Timeline { name, state, accepted, now, ended, .. }: &Timeline) -> St
     }
 }
 
-/// The starts of which only the number is known.
+/// The lines about starts whose times are unknown or no longer kept.
 fn earlier(timeline: &Timeline) -> Option<String> {
     let taken_over = timeline.taken_over.map(|at| {
         let starts = if timeline.unseen == 1 { "1 start".to_owned() } else { format!("{} starts", timeline.unseen) };
@@ -67,7 +67,8 @@ fn start_headline(StartFacts { generation, cause, workers, lost_steps, began, ..
     if parts.is_empty() { name } else { format!("{name}: {}", parts.join("; ")) }
 }
 
-/// What happened in a start, in the order of the times. The last report of a script can arrive after the script has failed.
+/// What happened in a start, in the order of the times. The last report of a script can arrive after the script has
+/// failed.
 fn events(start: &StartFacts) -> Vec<(UnixMillis, String)> {
     let StartFacts { began, complete, configured, started, first_step, last_step, stopped, dead, ending, .. } = start;
     let step = |at: &Option<StepAt>, what: &str| at.map(|StepAt { step, at }| (at, format!("{what} {step}")));
@@ -102,7 +103,7 @@ fn ending_text(ending: &StartEnding) -> String {
     }
 }
 
-/// The replicas with the times of their steps, or only those that were ready last.
+/// The replicas with the times of their steps. If there are too many, only the replicas that were ready last.
 fn replicas_table(timeline: &Timeline, title: &str, replicas: &[ReplicaFacts]) -> Option<String> {
     if replicas.is_empty() {
         return None;
@@ -125,7 +126,7 @@ fn replicas_table(timeline: &Timeline, title: &str, replicas: &[ReplicaFacts]) -
     }
     let title = match replicas.len() - chosen.len() {
         0 => format!("{title}:"),
-        more => format!("{title}, of which {more} that were ready earlier are left out:"),
+        more => format!("{title} ({more} that were ready earlier are left out):"),
     };
     Some(format!("{title}\n{}", shown(&table)))
 }

@@ -109,6 +109,6 @@ fn of_many_replicas_those_that_were_ready_last_are_shown() {
     let replica = |index: u64| json!({"replica": format!("worker-{index}"), "pod": 0, "joined": 10_000 + index});
     timeline["replicas"] = (0..40).map(replica).collect();
     let text = text(&timeline);
-    assert!(text.contains("replicas, of which 24 that were ready earlier are left out:\n"), "{text}");
+    assert!(text.contains("replicas (24 that were ready earlier are left out):\n"), "{text}");
     assert!(text.contains("\nworker-24 ") && !text.contains("\nworker-23 "), "{text}");
 }

@@ -36,7 +36,7 @@ pub(crate) fn top_of_replicas(view: &JobView, series: &JobSeries, now: UnixMilli
         let id = replica.replica;
         let of = series.replicas.iter().find(|series| series.replica == id);
         let report = of.and_then(|series| newest_report(&series.points));
-        // The numbers of an earlier start are not those of this run.
+        // The numbers of an earlier start do not describe this run.
         let report = report.filter(|report| Some(report.generation) == view.generation);
         let usage: Vec<&ReplicaUsage> = series.usage.iter().filter(|usage| usage.replica == id).collect();
         let progress = report.map(|report| steps(report.progress)).unwrap_or_default();
@@ -65,8 +65,8 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
     [cpu.map(|cpu| format!("{cpu} %")).unwrap_or_default(), memory]
 }
 
-/// The age of the oldest of these numbers. The master asks for usage and progress together, and notes only progress that has
-/// changed.
+/// The age of the oldest usage. If no usage is known, the age of the oldest report. The master gets usage and progress
+/// together, but records only progress that has changed. So a report can look older than it is.
 fn age(reports: &[Report<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
     let of_usage = usage.iter().map(|usage| usage.at).min();
     let oldest = of_usage.or_else(|| reports.iter().map(|report| report.at).min());

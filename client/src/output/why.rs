@@ -104,7 +104,7 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     lines.join("\n")
 }
 
-/// The start before this failure that failed in the same way, and at which step.
+/// A text about the earlier start that failed in the same way, with the step.
 fn same_before(failure: &Fingerprint, earlier: &[FailedStart]) -> Option<String> {
     let start = failure.same_before(earlier)?.generation?;
     let step = failure.step.map(|step| format!(", after step {step}")).unwrap_or_default();

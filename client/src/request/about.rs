@@ -13,22 +13,23 @@ use tokio::time::timeout;
 /// Maximum time for `git`, which looks at all files of the folder. A submit does not wait longer.
 const GIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A job that runs a script of this folder.
+/// The origin of a job that runs a script of this folder.
 pub(crate) async fn of_folder(folder: &Path, script: &ScriptPath) -> About {
     let source = folder.join(script.as_str()).to_str().map(str::to_owned);
     About { source, commit: commit_of(folder).await }
 }
 
-/// A job that runs what is in this image.
+/// The origin of a job that runs this image.
 pub(crate) fn of_image(image: &ImageRef) -> About {
     About { source: Some(image.repository().to_owned()), commit: None }
 }
 
-/// The commit of a folder, with `-dirty` if files that git tracks have changed since. `None` without git, or outside a repository.
+/// The commit of a folder. Ends in `-dirty` if files that git tracks have changed since. `None` without git, or outside
+/// a repository.
 async fn commit_of(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]);
-    // Git may otherwise write its index, although it only looks.
+    // Without this variable, git may write its index, although `describe` only reads.
     git.env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null()).kill_on_drop(true);
     let done = timeout(GIT_TIMEOUT, git.output()).await.ok()?.ok()?;
     let commit = String::from_utf8(done.stdout).ok().filter(|_| done.status.success())?;

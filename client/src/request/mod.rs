@@ -90,8 +90,8 @@ pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
 /// Looks up a variable of the client's environment.
 pub(crate) type Variable<'a> = &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>;
 
-/// The request of `base` with the changes of the given flags. Checks the values. A new strategy
-/// has its own default numbers of chiefs and parameter servers.
+/// The request `base` with the changes of the given flags. Checks the values. A new strategy has its own default
+/// numbers of chiefs and parameter servers.
 pub(crate) fn job_request(flags: JobFlags, base: JobRequest, variable: Variable<'_>) -> Result<JobRequest, Error> {
     let JobFlags {
         strategy,
@@ -199,7 +199,8 @@ pub(crate) fn tail(random: [u8; 16]) -> String {
     random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
-/// A name, such as that of a folder, as a DNS label, and a random suffix.
+/// A name for a new job: the words of `folder`, which is the name of a folder or of an earlier job, and a random
+/// suffix.
 pub(crate) fn name_after(folder: &str, random: [u8; 16]) -> JobName {
     let stem = words_of(folder, SHORT_NAME_MAX - TAIL_LENGTH - 1);
     let stem = if stem.is_empty() { "job" } else { &stem };

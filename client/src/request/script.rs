@@ -61,8 +61,9 @@ fn only_script(folder: PathBuf) -> Result<Named, Error> {
     }
 }
 
-/// Finds the script at this path. The job's folder is that of `--code`. Without `--code`, the job's folder is the
-/// current folder if the current folder contains the script at any depth, else the folder that contains the script.
+/// Finds the script at this path. The job's folder is the folder that `--code` names. Without `--code`, the job's
+/// folder is the current folder if the current folder contains the script at any depth, else the folder that contains
+/// the script.
 fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Named, Error> {
     path.metadata().map_err(not_found(path))?;
     // If the script itself is a link, the job uses the name of the link.

@@ -1,4 +1,4 @@
-//! What a user can do with a job on the page: the question before it, and the request to the master.
+//! What a user can do with a job on the page: for each action, the question to the user and the request to the master.
 
 use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::ids::JobName;
@@ -71,8 +71,8 @@ impl Action {
         Self::ALL.into_iter().filter(is_possible).collect()
     }
 
-    /// Does the action with the job that the user saw. The user has typed `workers` for [`Self::Scale`]. `task` is the name
-    /// of the new job for [`Self::Rerun`]. Returns the job to show then, if there is one.
+    /// Does the action with the job that the user saw. The user has typed `workers` for [`Self::Scale`]. `task` is the
+    /// name of the new job for [`Self::Rerun`]. Returns the job to show after the action, if there is one.
     pub(super) async fn apply(
         self,
         upstream: &Upstream,
@@ -105,7 +105,8 @@ impl Action {
     }
 }
 
-/// Submits the job as it last was under the name `task`, which is returned. Submits it once, however often this is called.
+/// Submits the job with its latest code and number of workers, under the name `task`. Returns this name. Repeated calls
+/// submit the job only once.
 pub(super) async fn run_again(upstream: &Upstream, before: &JobView, task: JobName) -> Result<JobName, Error> {
     let mut spec = JobSpec::try_from(repeated(before, task)?)?;
     if spec.work_dir.is_some() {

@@ -1,5 +1,5 @@
-//! Opens the page in the user's browser, without showing the page's address to other users of the machine: they can read
-//! the arguments of every process. So the browser gets the path of a private file, which leads to the page.
+//! Opens the page in the user's browser, and hides the page's address from other users of the machine. They can read
+//! the arguments of every process, so the browser gets the path of a private file, which leads to the page.
 
 use std::fs;
 use std::io::{self, Write};

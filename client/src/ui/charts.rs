@@ -85,7 +85,7 @@ fn logged(point: &SeriesPoint) -> impl Iterator<Item = (&str, f64)> {
     point.progress.iter().flat_map(|progress| progress.values.iter())
 }
 
-/// A chart for each number that a replica logs: the first replica, in their order, that logs any. The loss comes first.
+/// A chart for each number of the first replica that logs numbers. The loss comes first.
 fn values(series: &Series, begin: u64) -> Vec<Chart> {
     let with_values = |(_, points): &(ReplicaId, &[SeriesPoint])| points.iter().flat_map(logged).next().is_some();
     let Some((replica, points)) = series.replicas().find(with_values) else { return vec![] };
@@ -193,7 +193,7 @@ fn chart(title: String, curves: &[Curve]) -> Option<Chart> {
     Some(Chart { title, top, bottom, length, lines: lines.collect(), rows: rows(curves, end) })
 }
 
-/// The rows of the table, at equal distances in time. A row shows the last value of each curve up to its time.
+/// The rows of the table, at equal distances in time. A row shows the last value of each curve up to the row's time.
 fn rows(curves: &[Curve], end: f64) -> Vec<(String, Vec<String>)> {
     let longest = curves.iter().map(|curve| curve.starts.iter().map(Vec::len).sum::<usize>()).max().unwrap_or(0);
     let count = longest.min(ROWS_MAX);

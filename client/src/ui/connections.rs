@@ -1,5 +1,5 @@
 //! Accepts the page's connections. Every program of this machine can connect, so each connection must send its headers
-//! soon, and their number is limited.
+//! soon, and the number of connections is limited.
 
 use std::convert::Infallible;
 use std::time::Duration;

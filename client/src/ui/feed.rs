@@ -1,6 +1,6 @@
-//! What the master knows, for all open tabs together. One task asks the master about the list of jobs, and one task about
-//! each job that is open in a tab. Tabs read the newest answer at their own speed, so a tab that stops reading delays
-//! neither the task nor other tabs.
+//! What the master knows, for all open tabs together. One task asks the master about the list of jobs, and one task
+//! about each job that is open in a tab. Tabs read the newest answer at their own speed, so a tab that stops reading
+//! delays neither the task nor other tabs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,21 +22,21 @@ use crate::commands::past;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::{LONG_POLL, MasterClient};
 
-/// How often the list of jobs is read, and times on the page grow. A change is shown at once.
+/// Pause after which the list of jobs is read again, so that the times on the page grow. A change is shown at once.
 const LIST_PERIOD: Duration = Duration::from_secs(2);
-/// How often the reports of scripts are read, and times on the page grow.
+/// Pause after which the reports of scripts are read again, so that the times on the page grow.
 const SERIES_PERIOD: Duration = Duration::from_secs(5);
-/// Minimum time between two requests for the list: every answer makes all rows anew.
+/// Minimum time between two requests for the list, because all rows are made again after each answer.
 const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// Minimum time between two requests for one job.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time between two attempts to reach the master.
 const RETRY: Duration = Duration::from_secs(3);
-/// How long a feed goes on after its last tab was closed, because tabs often come back.
+/// How long a feed continues after its last tab was closed, because tabs often come back.
 const LINGER: Duration = Duration::from_secs(10);
 /// Maximum time that the first answer waits for the newest lines of output.
 const FIRST_LINES: Duration = Duration::from_millis(40);
-/// Maximum number of jobs that are followed with open requests. A port-forward carries few connections at a time. Further
+/// Maximum number of jobs that are followed with open requests. A port-forward has few connections at a time. Further
 /// jobs are asked every [`SERIES_PERIOD`].
 const FOLLOWED_MAX: usize = 4;
 
@@ -95,7 +95,7 @@ struct Ring {
     lines: VecDeque<Arc<Line>>,
     /// The number of the next line.
     end: u64,
-    /// How often the lines became those of another job.
+    /// How often the lines were cleared for a job that was not known before.
     jobs: u64,
 }
 
@@ -112,7 +112,7 @@ impl Ring {
         self.end += 1;
     }
 
-    /// Forgets all lines. Every reader then misses lines, and begins anew.
+    /// Forgets all lines. Every reader then misses lines, and starts again with the newest lines.
     fn clear(&mut self) {
         self.lines.clear();
         self.end += 1;
@@ -123,11 +123,11 @@ impl Ring {
 /// Lines of output for a tab.
 pub(super) struct NewLines {
     pub(super) lines: Vec<Arc<Line>>,
-    /// Whether lines before them were dropped, or are of another job.
+    /// Whether the lines before these lines were dropped, or belong to another job.
     pub(super) is_gap: bool,
     /// The number of the next line.
     pub(super) end: u64,
-    /// Differs between the lines of two jobs.
+    /// A number that differs between the lines of two jobs.
     pub(super) job: u64,
 }
 
@@ -155,7 +155,7 @@ impl Feed {
     }
 }
 
-/// A tab's view of a feed. The feed ends some time after the last of them is dropped.
+/// A tab's view of a feed. The feed ends some time after its last `Watching` is dropped.
 pub(super) struct Watching {
     pub(super) feed: Arc<Feed>,
     pub(super) known: watch::Receiver<Option<Arc<Snapshot>>>,
@@ -175,7 +175,7 @@ impl Hub {
         Arc::new(Self { upstream, now, feeds: Mutex::default() })
     }
 
-    /// Watches a feed. Starts it if there is none about this topic.
+    /// Watches the feed about this topic. Starts the feed if there is none.
     pub(super) fn watch(self: &Arc<Self>, topic: Topic) -> Watching {
         let mut feeds = locked(&self.feeds);
         let Feeds { by_topic, tasks, count } = &mut *feeds;
@@ -274,7 +274,7 @@ struct AskingForJob {
     next_series: Instant,
     /// When the timeline is read next, unless the job's state changes before.
     next_timeline: Instant,
-    /// Whether the earlier run has been looked for.
+    /// Whether the task has looked for the earlier run.
     has_looked_back: bool,
     /// The task that reads the output.
     reading: JoinSet<()>,
@@ -300,7 +300,8 @@ impl AskingForJob {
         }
     }
 
-    /// Looks for the earlier run, which the first answer does not wait for. Returns whether this was still to do.
+    /// Looks for the earlier run of the same source, once, after the first answer was published. Returns whether it has
+    /// looked now.
     async fn look_back(&mut self) -> bool {
         let Some(job) = self.job.as_mut().filter(|_| !self.has_looked_back) else { return false };
         self.has_looked_back = true;
@@ -325,7 +326,7 @@ impl AskingForJob {
         });
         let (state, is_new) = (job.view.state, state_before != Some(job.view.state));
         if is_new && state.is_finished() {
-            // The last numbers of the output may be older than the newest reports, so all are read again.
+            // The last numbers of the output may be older than the newest reports, so all points are read again.
             job.series = Series::default();
         }
         let period = if state.is_finished() { LONG_POLL } else { SERIES_PERIOD };

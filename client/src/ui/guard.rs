@@ -1,7 +1,9 @@
-//! Decides which requests the page answers: those of a browser that has the page's address. Pure, except for the key.
+//! Decides which requests the page answers: only requests of a browser that has the page's address. Pure, except for
+//! the key.
 //!
-//! The address contains a key. Every program of this machine can connect to the port, and every page in the user's browser
-//! can send requests to it. Neither knows the key. The checks of headers also stop pages that have learned the key.
+//! The address contains a key. Every program of this machine can connect to the port, and every page in the user's
+//! browser can send requests to the port. Neither knows the key. The checks of headers also stop pages that have
+//! learned the key.
 
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, Method, Uri};
@@ -62,14 +64,15 @@ impl Guard {
         Ok(is_own_host && is_welcome && is_own_origin && self.has_key(uri.path()))
     }
 
-    /// Compares in constant time, so that answers to guesses do not show how much of a guess is right.
+    /// Compares in constant time, so that the time of an answer does not show how much of a guessed key is right.
     fn has_key(&self, path: &str) -> bool {
         let given = path.strip_prefix('/').and_then(|rest| rest.split_once('/')).map_or("", |(first, _)| first);
         given.as_bytes().ct_eq(self.key.as_bytes()).into()
     }
 }
 
-/// Whether the user opens the page in a tab. The file that opens the page in a browser is another site.
+/// Whether the user opens the page in a tab. The file that opens the page in a browser counts as another site, so a
+/// visit from another site is allowed.
 fn is_visit(headers: &HeaderMap) -> Result<bool, Unclear> {
     Ok(only(headers, &FETCH_MODE)? == Some("navigate") && only(headers, &FETCH_DEST)? == Some("document"))
 }

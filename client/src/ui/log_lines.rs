@@ -98,7 +98,7 @@ impl Style {
                 30..=37 => style.foreground = Some(code - 30),
                 90..=97 => style.foreground = Some(code - 90 + 8),
                 39 => style.foreground = None,
-                // A colour of a palette, or of three numbers. The numbers are no codes.
+                // A colour of a palette, or of three numbers. The numbers are not codes.
                 38 | 48 => {
                     let numbers = if codes.next() == Some(5) { 1 } else { 3 };
                     codes.by_ref().take(numbers).for_each(drop);

@@ -1,7 +1,7 @@
 //! The page of `client ui`: what a master knows about its jobs, for a browser on this machine.
 //!
-//! The server asks the master with the client's own requests. It copies no header of the browser, and the master's token
-//! appears in no answer.
+//! The server asks the master with the client's own requests. It copies no header of the browser, and the master's
+//! token appears in no answer.
 
 mod actions;
 pub(crate) mod browser;

@@ -38,7 +38,8 @@ pub(super) async fn newest(
     Ok(lines)
 }
 
-/// How many lines of each replica to read, so that the lines of all replicas are neither few nor very many.
+/// The number of lines to read of each replica. With many replicas, the number is smaller, so that all replicas
+/// together have about twice [`LINES_MAX`] lines.
 fn tail(replicas: usize) -> usize {
     (2 * LINES_MAX / replicas.max(1)).clamp(LINES_MIN, LINES_MAX)
 }
@@ -82,7 +83,7 @@ impl Reading {
         }
     }
 
-    /// Reads new lines at this period, without an open stream between two readings.
+    /// Reads new lines once in each period, without an open stream between two readings.
     pub(super) async fn poll(&mut self, period: Duration) {
         loop {
             sleep(period).await;

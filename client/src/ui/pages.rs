@@ -19,7 +19,8 @@ use crate::commands::rerun::new_name;
 #[derive(Default, Template)]
 #[template(path = "page.html")]
 struct Page<'a> {
-    /// The way from this page up to the list, such as `../`. Pages contain no key.
+    /// The relative path from this page up to the list, such as `../`. Paths are relative, so that pages do not contain
+    /// the key.
     up: &'a str,
     title: &'a str,
     /// The master.
@@ -154,9 +155,10 @@ struct Ask<'a> {
     path: &'a str,
     uid: &'a str,
     action: Action,
-    /// The number of workers now, for an action that changes it.
+    /// The present number of workers, for an action that changes this number.
     workers: Option<String>,
-    /// The name of the new job, for an action that submits one. So the same answer submits one job, however often it is sent.
+    /// The name of the new job, for an action that submits a job. The form contains the name, so an answer that is sent
+    /// twice submits only one job.
     task: Option<JobName>,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Known {
 pub(super) enum Content {
     /// The master has not answered yet, or there is no such job.
     Nothing,
-    /// The jobs on record, and those of the history.
+    /// The jobs on record, and the jobs of the history.
     Jobs {
         present: Vec<JobSummary>,
         past: Vec<JobSummary>,
@@ -110,7 +110,7 @@ impl Filter {
 }
 
 impl Part {
-    /// The parts of a job's page, in the order of their importance for a tab that lags.
+    /// The parts of a job's page. A slow tab gets the most important parts first.
     pub(super) fn of_job(from: usize) -> Vec<Self> {
         vec![
             Self::Trouble,
@@ -280,7 +280,7 @@ struct Facts {
     facts: Vec<(&'static str, String)>,
 }
 
-/// What `status` says, besides what the page says elsewhere.
+/// The facts of `status` that no other part of the page shows.
 fn facts(JobShown { view, series, .. }: &JobShown, now: UnixMillis) -> Vec<(&'static str, String)> {
     let facts = status_facts(view, Some(&series.tail()), now).into_iter();
     let elsewhere = ["job", "asked for", "state", "result", "failed", ""];
@@ -300,7 +300,7 @@ struct Replicas {
     /// Whether each replica has a page.
     has_pages: bool,
     rows: Vec<ReplicaRow>,
-    /// The numbers of the first and the last row, from 1, and of all replicas.
+    /// The numbers of the first and the last row, counted from 1, and the total number of replicas.
     first: usize,
     last: usize,
     all: usize,

@@ -7,7 +7,7 @@ use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint};
 
 use crate::output::newest_report;
 
-/// Points after which a series is always small enough.
+/// Up to twice this number of points, a series is always small enough.
 const POINTS_MIN: usize = 256;
 /// Number of reports of a replica for sentences about the present.
 const TAIL: usize = 64;
@@ -23,8 +23,9 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// The time after which to ask for points. `None` for all points: if there are none yet, or if most points are later
-    /// than the newest answer with all points. The master thins the points of a long job evenly.
+    /// The time after which to ask for points. `None` asks for all points: if there are none yet, or if most points are
+    /// later than the newest answer with all points. The master thins the points of a long job evenly, so a new answer
+    /// with all points is smaller.
     pub(super) fn after(&self) -> Option<u64> {
         let is_small = self.len() <= 2 * self.whole.max(POINTS_MIN);
         self.until.filter(|_| is_small).map(|until| until.0)
@@ -62,7 +63,7 @@ impl Series {
         self.replicas.iter().map(|(replica, points)| (*replica, points.as_slice()))
     }
 
-    /// The newest points with a report of each replica, at most [`TAIL`], and its newest point.
+    /// For each replica, the newest points that have a report, at most [`TAIL`], and the newest point.
     pub(super) fn tail(&self) -> JobSeries {
         let newest = |(replica, points): (_, &[SeriesPoint])| {
             let last = points.iter().next_back().filter(|last| last.progress.is_none());

@@ -1,4 +1,5 @@
-//! The routes of the page. Everything that the guard does not admit, and every unknown path, gets 404 with an empty body.
+//! The routes of the page. Everything that the guard does not admit, and every unknown path, gets 404 with an empty
+//! body.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 
 /// Headers of every answer. A browser loads nothing but the page's own files, and no other page can frame or read the
-/// page. With the policy `no-referrer`, a form would send the origin `null`.
+/// page. The referrer policy is not `no-referrer`, because a form would then send the origin `null`.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -41,7 +42,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
-/// Headers of the last event, which a browser sends when it opens a stream again.
+/// The header with the id of the last event. A browser sends this header when it opens a stream again.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 type Site = State<Arc<Hub>>;
@@ -70,7 +71,7 @@ pub(crate) fn routes(guard: Guard, hub: Arc<Hub>) -> Router {
 async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let is_welcome = guard.admits(request.method(), request.uri(), request.headers());
     let answer = if is_welcome { next.run(request).await } else { StatusCode::NOT_FOUND.into_response() };
-    // axum answers a bad path, query, form or method with these, and explains why.
+    // axum answers a bad path, query, form or method with these statuses, and explains why.
     let is_refused_by_axum = matches!(answer.status().as_u16(), 400 | 405 | 413 | 415 | 422);
     let mut answer = if is_refused_by_axum { StatusCode::NOT_FOUND.into_response() } else { answer };
     for (name, value) in HEADERS {
@@ -101,7 +102,7 @@ impl IntoResponse for Failed {
     }
 }
 
-/// Makes the page for an error, on a page that is `up` from the list.
+/// Makes the page for an error. `up` leads from this page up to the list.
 fn failed<E: Into<Error>>(hub: &Hub, up: &'static str) -> impl Fn(E) -> Failed {
     let place = hub.upstream.place();
     move |error| Failed { error: error.into(), up, place: place.clone() }
@@ -156,7 +157,8 @@ struct EventsQuery {
     /// The first replica to show.
     #[serde(default)]
     from: usize,
-    /// The replica whose output is shown, or `all`: then the stream has only output.
+    /// The replica whose output is shown, or `all`. With this parameter, the stream has the output and errors, but no
+    /// other part.
     logs: Option<String>,
     /// Where the output continues, if the browser does not send its last event.
     #[serde(default)]
@@ -181,7 +183,7 @@ async fn events(State(hub): Site, headers: HeaderMap, Query(query): Query<Events
     };
     let mut watching = hub.watch(topic.clone());
     if let Output::Of(_) = output {
-        // The feed then knows the job whose lines it has.
+        // Waits until the feed knows the job whose lines it has.
         watching.snapshot().await;
     }
     let mut tab = Tab::new(watching, parts, output, last);

@@ -35,11 +35,12 @@ pub(super) struct Tab {
     output: Output,
     /// The number of the next line to send.
     next_line: u64,
-    /// For one replica: the job with which the tab began, and where the lines that it began with end in the output.
+    /// For one replica: the number of the job whose lines the tab showed first, and the end of these first lines in the
+    /// output.
     sent_until: Option<(u64, u64)>,
     /// Whether the stream ends although the tab is open.
     has_ended: bool,
-    /// What the tab shows.
+    /// The HTML that the tab shows.
     sent: HashMap<Part, Arc<str>>,
     queue: VecDeque<Event>,
 }
@@ -53,7 +54,8 @@ impl Tab {
     /// A tab that shows these parts, and the output after the place `last`.
     pub(super) fn new(mut watching: Watching, parts: Vec<Part>, output: Output, last: &str) -> Self {
         let number = last.split_once('.').filter(|(feed, _)| *feed == watching.feed.id.to_string());
-        // The lines of another feed are unknown here. A number above all others makes the tab begin anew.
+        // The lines of another feed are unknown here. A number above all others makes the tab start again with the
+        // newest lines.
         let next_line = number.and_then(|(_, line)| line.parse().ok()).unwrap_or(u64::MAX);
         let mut written = watching.feed.written.subscribe();
         // The tab first gets everything that it does not show yet.
@@ -77,8 +79,8 @@ impl Tab {
         Some(self.watching.feed.lines_from(self.next_line)).filter(|lines| lines.is_gap)
     }
 
-    /// Begins with these lines of one replica, of which the feed may have only the newest. They were read after the feed
-    /// had `known`.
+    /// Begins with these lines of one replica, because the feed may have only the newest lines. These lines were read
+    /// after `known` was taken from the feed.
     pub(super) fn begin_with(&mut self, lines: &[Line], known: &NewLines) {
         self.sent_until = Some((known.job, lines.last().map_or(0, |line| line.offset)));
         self.next_line = known.end;
@@ -135,7 +137,7 @@ impl Tab {
             let sent_until = begun.filter(|(of, _)| *of == job).map_or(0, |(_, offset)| offset);
             lines.retain(|line| line.replica == replica && line.offset > sent_until);
             if is_gap && begun.is_some() {
-                // The browser opens the stream again, which then begins with the newest lines.
+                // The browser then opens a new stream, which begins with the newest lines.
                 self.has_ended = true;
                 return;
             }

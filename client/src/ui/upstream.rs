@@ -20,7 +20,7 @@ use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::{Notes, differences};
 
-/// How often local masters are asked for their jobs.
+/// Pause between two requests to local masters for their jobs.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where the jobs of the page are.
@@ -56,7 +56,7 @@ impl Upstream {
         match self {
             Self::Fixed(Masters::One(client)) => client.list_after(seq, wait).await,
             Self::Fixed(Masters::Local(_)) | Self::Local { .. } => {
-                // Local masters begin and end at any time, so they are looked for after the pause.
+                // Local masters begin and end at any time, so this looks for them again after the pause.
                 sleep(LIST_PERIOD.min(wait)).await;
                 self.list().await
             }
@@ -90,8 +90,8 @@ impl Upstream {
         }
     }
 
-    /// The newest earlier run of the same source, among the jobs on record and in the history. Without a known source there
-    /// is none.
+    /// The newest earlier run of the same source, among the jobs on record and in the history. `None` also if the
+    /// source is unknown.
     pub(crate) async fn run_before(&self, view: &JobView, present: &[JobSummary]) -> Result<Option<Before>, Error> {
         let past = self.ended(present).await?;
         let Some(newest) = newest_before(view, present.iter().chain(&past)) else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! The batch sizes of one start: which are in use, which are ordered, and why.
 //!
-//! A balancer learns the sizes in use only from the reports of the scripts. So a new master finds them, also if an
-//! earlier master ordered them.
+//! A balancer learns the sizes in use only from the reports of the scripts. So a new master also learns the sizes that
+//! an earlier master ordered.
 
 use protocol::batching::{Held, Split};
 use protocol::ids::ReplicaId;
@@ -14,10 +14,10 @@ use super::windows::{Window, Windows};
 
 /// The scripts vote by adding their versions as 32-bit floats. The sum is exact only below this number.
 const EXACT: u64 = 1 << 24;
-/// A version modulo this number is the master's epoch modulo this number. So two masters of which one follows the other
-/// never use the same version.
+/// A version modulo this number is the master's epoch modulo this number. So a master and its successor never use the
+/// same version.
 const EPOCHS: u64 = 16;
-/// An order is withdrawn if after this many windows a rank does not use the sizes.
+/// An order is withdrawn if a rank does not use the sizes after this many windows.
 const CHANGE_WINDOWS: u32 = 10;
 /// A change is in vain if its gain is below this share of the expected gain, and no machine has become slower meanwhile.
 const LEAST_OF_GAIN: f64 = 0.25;
@@ -33,7 +33,8 @@ pub struct Balancer {
     reports: Vec<Option<Progress>>,
     phase: Phase,
     windows: Windows,
-    /// Samples per second of each rank's own computation in the newest measured window, also one with earlier sizes.
+    /// Samples per second of each rank's own computation in the newest measured window. That window may have had
+    /// earlier sizes.
     speeds: Option<Vec<f64>>,
     /// The highest version that a rank knows, or that this master has ordered.
     newest: u64,
@@ -52,7 +53,7 @@ enum Phase {
     Unknown,
     /// All ranks use these sizes.
     Used { sizes: Vec<u32> },
-    /// All ranks use `sizes`, and the scripts vote on others.
+    /// All ranks use `sizes`, and the scripts vote on other sizes.
     Ordered { sizes: Vec<u32>, split: Split, change: Change, windows: u32 },
 }
 
@@ -85,7 +86,7 @@ impl Changed {
     }
 }
 
-/// What the scripts are to be told.
+/// What to tell the scripts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Use these sizes as soon as all ranks have them.
@@ -141,7 +142,8 @@ impl Balancer {
         Some(Tried { size, lasted: before.filter(|before| *before < size) })
     }
 
-    /// Whether this member must be told the newest order. A script that has reported new sizes knows them.
+    /// Whether this member must be told the newest order. False if the script has reported that it knows the ordered
+    /// sizes.
     pub fn is_to_be_told(&self, member: ReplicaId) -> bool {
         let Phase::Ordered { split, .. } = &self.phase else { return true };
         lacks(self.rank_of(member).and_then(|rank| self.reports[rank].as_ref()), split)
@@ -152,7 +154,7 @@ impl Balancer {
         self.rules.global_batch
     }
 
-    /// Whether the ranks have trained for long enough with the newest sizes that were ordered, if there are any.
+    /// Whether the ranks have trained for long enough with the newest ordered sizes. True if no sizes were ordered.
     pub fn is_proven(&self) -> bool {
         let is_ordered = matches!(self.phase, Phase::Ordered { .. });
         !is_ordered && self.changed.as_ref().is_none_or(|changed| changed.step_time.is_some())
@@ -173,7 +175,7 @@ impl Balancer {
         self.speeds.as_deref()
     }
 
-    /// Hears the newest report of a member of this start. Returns what the scripts are to be told.
+    /// Applies the newest report of a member of this start. Returns what to tell the scripts.
     pub fn hear(&mut self, replica: ReplicaId, report: &Progress) -> Option<Order> {
         let rank = self.rank_of(replica)?;
         if report.batch == 0 {
@@ -191,7 +193,7 @@ impl Balancer {
         None
     }
 
-    /// Notes which sizes all ranks use, if a report has shown other ones than those in use.
+    /// Notes the sizes that all ranks use, if a report shows other sizes than those known to be in use.
     fn note_used_sizes(&mut self, newest: &Progress) {
         if newest.split == self.windows.split() && !matches!(self.phase, Phase::Unknown) {
             return;
@@ -233,7 +235,7 @@ impl Balancer {
                 *windows += 1;
                 let late = self.reports.iter().position(|report| lacks(report.as_ref(), split));
                 if *windows < CHANGE_WINDOWS {
-                    // A rank that has no notice yet may have been unreachable.
+                    // A rank that lacks the sizes was perhaps unreachable, so repeat the order.
                     return late.map(|_| Order::Use(split.clone()));
                 }
                 self.ended = Some(late.map_or(Held::NotAgreed, |rank| Held::NotUsed { replica: self.members[rank] }));
@@ -307,7 +309,7 @@ impl Balancer {
     }
 }
 
-/// Whether the script with this newest report may not have received these sizes.
+/// Whether the script with this newest report has perhaps not received these sizes.
 fn lacks(report: Option<&Progress>, split: &Split) -> bool {
     report.is_none_or(|known| known.noticed != split.version)
 }

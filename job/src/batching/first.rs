@@ -8,12 +8,13 @@ use protocol::job::JobSpec;
 
 use super::sizes::Rules;
 
-/// Without a minimum, a worker gets at least this share of an equal part, but no more than [`LEAST_BATCH`] samples.
+/// Without a minimum in the job, a worker gets at least an equal part divided by this number. This least batch is at
+/// most [`LEAST_BATCH`].
 const LEAST_SHARE: u32 = 4;
 const LEAST_BATCH: u32 = 16;
 
-/// The rules for the sizes of these places, which all have a batch. The memory of a replica limits its size if an earlier
-/// start has shown it. `None` if the job divides no batch.
+/// The rules for the sizes of these places, which all have a batch. If the memory of a replica was too small in an
+/// earlier start, it limits the replica's size. `None` if the job divides no batch.
 pub fn rules(spec: &JobSpec, restarts: &Restarts, places: &[ReplicaId]) -> Option<Rules> {
     let global_batch = spec.global_batch()?;
     let of = |least: u32, limit: &dyn Fn(ReplicaId) -> Option<u32>| {
@@ -24,7 +25,8 @@ pub fn rules(spec: &JobSpec, restarts: &Restarts, places: &[ReplicaId]) -> Optio
     let usual = global_batch.div_ceil(members.saturating_mul(LEAST_SHARE)).min(LEAST_BATCH);
     let limit = |place| restarts.batch_limit(place);
     let is_possible = |rules: &Rules| rules.divide(&vec![1.0; places.len()]).is_some();
-    // Neither a default nor a limit must prevent a start. See `JobSpec::workers_for_batch`, which a start needs first.
+    // A default or a limit must not prevent a start. `JobSpec::workers_for_batch` decides how many workers a start
+    // needs.
     let possible = [of(usual, &limit), of(1, &limit)].into_iter().find(is_possible);
     Some(possible.unwrap_or_else(|| of(1, &|_| None)))
 }

@@ -1,17 +1,17 @@
 //! Decides whether other sizes are worth a change, and chooses them.
 //!
-//! A rank's speed is its size, divided by the time of its computation. The target sizes are in proportion to the speeds.
-//! Noise moves the target too. So a small gain needs more windows as evidence than a large gain, and the newer and the
-//! older half of these windows must both show it. Reports are frequent and a change is cheap, so no model of a machine is
-//! fitted: the next change corrects wrong sizes.
+//! A rank's speed is its size, divided by the time of its computation. The target sizes are in proportion to the
+//! speeds. Noise moves the target too. So a small gain needs more windows as evidence than a large gain. The newer and
+//! the older half of these windows must both show the gain. Reports are frequent and a change is cheap, so no model of
+//! a machine is fitted: the next change corrects wrong sizes.
 
 use super::sizes::Rules;
 use super::windows::{Window, longest};
 
 /// How many of the newest windows must show which [`Change::gain`]. One of these pairs is enough.
 const EVIDENCE: [(usize, f64); 3] = [(2, 1.10), (4, 1.07), (8, 1.05)];
-/// Minimum share of a step that the longest computation takes. If it is smaller, the ranks wait for something else, and the
-/// sizes stay.
+/// Minimum share of a step that the longest computation takes. If the share is smaller, the ranks wait for something
+/// else, and the sizes stay.
 const COMPUTE_SHARE: f64 = 2.0 / 3.0;
 
 /// What to do with the sizes.

@@ -1,8 +1,8 @@
 //! How the samples of a step are divided among the ranks: sizes for given speeds, speeds from the reports of scripts, and
 //! the rule that decides when other sizes are worth a change.
 //!
-//! Each rank computes the gradients of its own batch, and then all ranks wait for the slowest. The sum of the sizes is the
-//! same at every step, so the training is the same mathematics with any sizes.
+//! Each rank computes the gradients of its own batch, and then all ranks wait for the slowest. The sum of the sizes is
+//! the same at every step, so the sizes do not change the mathematics of the training.
 
 mod balancer;
 mod first;

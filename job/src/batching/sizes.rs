@@ -2,7 +2,7 @@
 
 use protocol::batching::BatchBounds;
 
-/// What all sizes of a job must keep.
+/// The rules that all sizes of a job must obey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// Samples of all ranks together in one step.
@@ -21,8 +21,8 @@ struct Units {
 }
 
 impl Rules {
-    /// Divides the global batch in proportion to `speeds`: one positive, finite number for each rank. A rank whose share
-    /// is outside its bounds gets the bound. `None` if no sizes keep the rules.
+    /// Divides the global batch in proportion to `speeds`: one positive, finite number for each rank. A rank whose
+    /// share is outside its bounds gets the bound. `None` if no sizes obey the rules.
     pub fn divide(&self, speeds: &[f64]) -> Option<Vec<u32>> {
         let units = self.units()?;
         let shares = units.shares(speeds);

@@ -1,4 +1,4 @@
-//! What the ranks have measured, in stretches of steps that all ranks share.
+//! The measurements of all ranks, in windows of at least 2 s and 8 steps.
 
 use protocol::progress::Progress;
 
@@ -46,7 +46,7 @@ pub struct Windows {
     closed: Vec<Window>,
 }
 
-/// The report of one rank with which a window begins, and its newest report.
+/// The report of a rank at the beginning of a window, and the rank's newest report.
 #[derive(Debug, Clone)]
 struct Reports {
     first: Progress,
@@ -72,7 +72,7 @@ impl Reports {
 }
 
 impl Windows {
-    /// No windows yet, of this version of the sizes.
+    /// Begins without windows, for version `split` of the sizes.
     pub fn new(ranks: usize, split: u64) -> Self {
         Self { split, ranks: vec![None; ranks], closed: vec![] }
     }
@@ -87,12 +87,12 @@ impl Windows {
         &self.closed
     }
 
-    /// Adds a report of a rank. Ignores reports with other sizes. Returns whether a window is closed by this report.
+    /// Adds a report of a rank. Ignores reports with other sizes. Returns whether this report closes a window.
     pub fn hear(&mut self, rank: usize, report: &Progress) -> bool {
         let Some(known) = self.ranks.get_mut(rank).filter(|_| report.split == self.split) else { return false };
         match known {
             Some(reports) if is_later(report, &reports.newest) => reports.newest = report.clone(),
-            // The first report, or totals of a process that has begun again.
+            // The first report, or a report of a new process, whose totals began at 0 again.
             _ => *known = Some(Reports { first: report.clone(), newest: report.clone() }),
         }
         known.as_ref().is_some_and(Reports::fill_a_window) && self.close()
@@ -120,7 +120,7 @@ impl Windows {
     }
 }
 
-/// Whether no total of `new` is less than the one of `old`.
+/// Whether each total of `new` is at least the total of `old`.
 fn is_later(new: &Progress, old: &Progress) -> bool {
     new.steps >= old.steps && new.wall_us >= old.wall_us && new.compute_us >= old.compute_us
 }

@@ -16,8 +16,8 @@ use crate::upkeep::Upkeep;
 pub enum PodSelection {
     /// Pods whose containers may still run. Ended pods may stay, because `kubectl logs` still works for them.
     Live,
-    /// Pods that may have a run of the current start or, after a takeover, of any start, whose end their agent has not
-    /// reported.
+    /// Pods that may still have a run, because their agent has not reported its end. The run may be of the current
+    /// start or, after a takeover, of any start.
     Unended,
     /// Pods in which exec.py was not started. These pods do not end by themselves.
     Idle,

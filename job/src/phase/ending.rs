@@ -21,7 +21,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let stop = if generation > stop.generation { of_newer_start(stop) } else { stop };
     if has_unended_run(seen) || generation != stop.generation {
         let given = grace(&stop.ending, seen);
-        // A run that was asked earlier may have been given more.
+        // A run that was asked to stop earlier may have a longer grace period.
         let grace = stop.grace.max(given);
         let overdue = now >= stop.since + limit(grace, policy);
         let actions = if overdue {
@@ -51,8 +51,8 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     }
 }
 
-/// The stop when an agent has reported a newer start than the start that is being stopped. An earlier master began that
-/// start, so it has dealt with the failure of the older start.
+/// The stop after an agent has reported a newer start than the one that is being stopped. An earlier master began the
+/// newer start, so that master has dealt with the failure of the older start.
 fn of_newer_start(stop: Stop) -> Stop {
     match (stop.generation, &stop.ending) {
         (Some(_), Ending::Failed(_)) => Stop { ending: Ending::Regroup, ..stop },
@@ -61,8 +61,8 @@ fn of_newer_start(stop: Stop) -> Stop {
 }
 
 fn has_unended_run(seen: Seen<'_>) -> bool {
-    // A silent agent may have a run, and may know the first failure. Wait for the agent's report.
-    // If this master created the agent's pod, the replica is not a member, so do not wait for it.
+    // A silent agent may have a run, and may know the first failure. Wait for the agent's report. If this master
+    // created the agent's pod, the replica is not a member, so do not wait for this agent.
     let may_be_told = seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run);
     has_live_run(seen.gang) || may_be_told
 }
@@ -78,8 +78,8 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
     (JobPhase::Releasing { result, since }, vec![action])
 }
 
-/// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the
-/// other containers may take their time.
+/// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the job
+/// does not wait for the other containers.
 fn is_to_be_released(place: &Member) -> bool {
     match place.pod {
         Presence::Live => true,

@@ -71,8 +71,8 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
     if is_whole || seen.policy.success.is_met(gang) {
         return running(generation, seen.now, seen);
     }
-    // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent. In a fixed gang, an
-    // agent that has failed is the loss of a member.
+    // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent. In a fixed
+    // gang, a failed agent means that a member is lost.
     let is_lost = |place: &Member| seen.policy.is_fixed() && place.phase.is_lost() && place.standing == Standing::Held;
     if gang.any_place(|place| !gang.has(place) && place.may_run && !is_lost(place)) {
         return (phase, vec![]);
@@ -89,7 +89,7 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     let Seen { gang, policy, now, .. } = seen;
     // An elastic gang can start without this replica.
     let is_fatal = policy.is_fixed() || last_start(gang).is_none() && !gang.any_place(Member::has_joined);
-    // A pod that this master deletes is surplus. The loss of a pod of an earlier start may be on record.
+    // A pod that this master deletes is surplus. The record may already contain the loss of a pod of an earlier start.
     let is_left = |place: &Member| place.is_found && gathering.horizon.is_some();
     let is_old = |place: &Member| (place.enrolled.is_some() || is_left(place)) && !place.is_hopeless();
     let is_own = |place: &&Member| place.deleted_by == DeletedBy::Others && !is_old(place) && place.phase.is_lost();

@@ -1,4 +1,5 @@
-//! The script of a job has failed. The job keeps its pods and waits for new code before the failure is judged.
+//! The wait for new code after the script of a job has failed. The job keeps its pods. If no new code arrives, the
+//! failure is judged at the end of the wait.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub struct Halt {
     pub next: Generation,
     /// The failure, which is judged when the wait ends without new code.
     pub failure: Failure,
-    /// Identifies the failure. By the end of the wait, the pods that have reported it may be lost.
+    /// Identifies the failure. By the end of the wait, the pods that reported the failure may be lost.
     pub fingerprint: Option<Fingerprint>,
     /// How often a user had pushed new code when the failed script was started.
     pub pushes: u32,
@@ -38,7 +39,7 @@ impl Halt {
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
         let Seen { gang, policy, now, .. } = seen;
         let wait = policy.wait_after(failure, gang.helper_of(failure))?;
-        // The agent of an evaluator does not report how often a user had pushed.
+        // If the failed replica is not a member any more, another member knows how often a user had pushed.
         let pushes = gang.pushes_of(failure).or_else(|| gang.pushes_in(generation));
         Some(Self {
             generation,

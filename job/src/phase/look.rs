@@ -45,8 +45,8 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
 /// The upkeep of a gang that gathers. It is in a start only if an earlier master has begun this start, and exec.py ran.
 fn gathering(seen: Seen<'_>) -> Upkeep {
     let upkeep = kept(seen, seen.gang.newest_launch().is_some());
-    // An agent that has not answered yet may show that a lost pod was a member of its start. Then this pod shows how the
-    // start ended.
+    // An agent that has not answered yet may show that a lost pod was a member of the agent's start. Then this pod
+    // shows how the start ended.
     let may_be_in_start = seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run);
     if may_be_in_start { Upkeep { delete: vec![], ..upkeep } } else { upkeep }
 }

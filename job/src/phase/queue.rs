@@ -1,4 +1,4 @@
-//! A gang that waits for its turn has no pods, so that an earlier gang gets their room.
+//! A gang that waits for its turn and has no pods, because an earlier gang needs the room.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::gang::Member;
 use crate::observation::{Presence, Wait};
 use crate::turns::Turn;
 
-/// Gives all pods of a gathering gang back if an earlier gang is to have their room. `None` if the gang goes on, or if
+/// Deletes all pods of a gathering gang if an earlier gang needs their room. `None` if the gang keeps its pods, or if
 /// exec.py may still run in one of the pods.
 pub(super) fn enter(gathering: Gathering, seen: Seen<'_>) -> Option<(JobPhase, Vec<Action>)> {
     let Turn::Queue(behind) = seen.turn else { return None };
@@ -38,7 +38,8 @@ pub(super) fn queued(gathering: Gathering, behind: JobName, seen: Seen<'_>) -> (
     (phase, vec![])
 }
 
-/// Notes whether another program holds one of the pods back. The start timeout begins again when it no longer does.
+/// Notes whether another program holds one of the pods back. The start timeout begins again when no pod is held back
+/// any more.
 pub(super) fn at_gate(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (Gathering, Duration) {
     let is_held = |place: &Member| matches!(place.waits_for, Some(Wait::Gated(_)));
     let is_gated = seen.gang.any_place(is_held);

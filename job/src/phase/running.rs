@@ -26,9 +26,10 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     }
 }
 
-/// Whether this start was stopped and nothing has failed in it. The first failure is a stopped run only then. In a fixed
-/// gang, a run that somebody else stops is a failure, with three exceptions: an earlier master has begun this start and
-/// may have stopped it, agents with a lease stop their runs by themselves, and new code ends the start anyway.
+/// Whether this start was stopped and nothing has failed in it. The first failure is a stopped run only if nothing else
+/// has failed. In a fixed gang, a run that somebody else stops is a failure, with three exceptions. An earlier master
+/// has begun this start and may have stopped it. Agents with a lease stop their runs by themselves. New code ends the
+/// start anyway.
 fn was_to_start_again(failure: &Failure, generation: Generation, seen: Seen<'_>) -> bool {
     let is_of_earlier_master = generation.epoch < seen.epoch;
     let has_reason = !seen.policy.is_fixed() || is_of_earlier_master || seen.policy.lease.is_some();

@@ -59,8 +59,9 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 
 /// Time between SIGTERM and SIGKILL. While a pod is evicted, all members have time to save, because the next start waits
 /// for that pod anyway. A failed gang also has this time if scripts asked for a restart that does not count. After every
-/// other failure the grace is 0: without the failed member, the other TensorFlow processes only hang or end slowly. A gang
-/// that regroups or is suspended has time to save if all scripts use the helper, which saves and leaves by itself.
+/// other failure the grace is 0: without the failed member, the other TensorFlow processes only hang or end slowly. A
+/// gang that regroups or is suspended has time to save if all scripts use the helper. These scripts save and exit by
+/// themselves.
 pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     let Seen { gang, policy, .. } = seen;
     let all_save = gang.any(|_| true) && !gang.any(|member| lacks_helper(member, gang));
@@ -79,14 +80,14 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
 }
 
 /// Time from a stop request to the deletion of a pod whose run has not ended: the longest `grace` that a run may have
-/// been given, and time to report the end.
+/// been given, plus time to report the end.
 pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
     grace + policy.release_timeout
 }
 
 /// Whether an earlier master has begun to stop the runs. During an eviction, that master gave the runs time to save, and
-/// the evicted pod may have ended since. An agent that
-/// already has a grace period ignores a new one that would end later.
+/// the evicted pod may have ended since. An agent that already has a grace period ignores a new period that would end
+/// later.
 fn may_save_already(seen: Seen<'_>) -> bool {
     seen.is_taken_over() && seen.gang.any(|member| member.is_stopping)
 }
@@ -95,8 +96,8 @@ fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
     has_left(failure) && seen.policy.budget_of(failure, seen.gang.helper_of(failure)) == Some(Budget::Free)
 }
 
-/// Whether the member may run a script that does not leave by itself after a step. All members of a role complete a
-/// step together. So if another member of the role has reported a step, only this member's report is late.
+/// Whether the member may run a script that does not exit by itself after a step. All members of a role complete a step
+/// together. So if another member of the role has reported a step, only this member's report is late.
 fn lacks_helper(member: &Member, gang: &Gang) -> bool {
     let has_stepped = |other: &Member| other.id.role == member.id.role && other.helper == HelperUse::Stepped;
     let may_run = !member.phase.is_dead() || member.may_still_save();

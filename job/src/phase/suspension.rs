@@ -8,7 +8,7 @@ use crate::gang::{Gang, Member};
 use crate::observation::Presence;
 use crate::upkeep::Upkeep;
 
-/// Stops the runs, so that the job is suspended. If the job has already succeeded, it ends instead.
+/// Stops the runs in order to suspend the job. If the job has already succeeded, it ends instead.
 pub(super) fn suspend(phase: &JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let ending = if seen.policy.success.is_met(seen.gang) { Ending::Succeeded } else { Ending::Suspended };
     stop(phase, ending, seen)

@@ -67,8 +67,8 @@ impl Programs {
         (left > 0).then(|| Duration::from_millis(left))
     }
 
-    /// Takes over the programs with which the job on record was accepted: the tags of its images may name other images
-    /// today. Returns whether that is new.
+    /// Takes over the programs with which the job on record was accepted, because the tags of its images may name other
+    /// images today. Returns whether a program is new or differs.
     pub fn recall(&mut self, on_record: &JobSpec) -> bool {
         let Some(Origin::TfJob(TfJobOrigin { programs, .. })) = &on_record.origin else { return false };
         let is_new = programs.iter().any(|(image, program)| self.known.get(image) != Some(program));

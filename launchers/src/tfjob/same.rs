@@ -23,7 +23,7 @@ pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> 
 }
 
 /// What differs between two TFJobs for which [`difference`] returns `None`, as a sentence without a full stop. It names
-/// the first field of the document that differs, or else the first flag of `client apply`.
+/// the first field of the document that differs, or else the first flag of `client apply` that differs.
 pub fn what_differs(on_record: &JobSpec, sent: &JobSpec) -> String {
     let mut parts = parts(&fixed_part(on_record)).into_iter().zip(parts(&fixed_part(sent)));
     let path = parts.find_map(|((path, known), (_, sent))| difference_at(path, &known, &sent));
@@ -62,7 +62,7 @@ fn flags(job: &JobSpec) -> [(&'static str, Value); 6] {
 }
 
 /// The job without the fields that may differ. These include the warnings, because another version of the master may
-/// give other warnings. The commands in the groups contain the programs.
+/// give other warnings. The programs are left out too, because the commands in the groups contain them.
 fn fixed_part(spec: &JobSpec) -> JobSpec {
     let mut spec = JobSpec { code: None, ..spec.clone() };
     let is_elastic = spec.worker_min.is_some();

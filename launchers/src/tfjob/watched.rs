@@ -24,8 +24,8 @@ const TIME: &str = "lastReconcileTime";
 /// Minimum time between two writes of a status if only counts of replicas have changed.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Shown if the object has not changed, and this master still computes another job from it. The master that created the
-/// job had other flags or another version.
+/// Shown if the object has not changed, but this master computes another job from it. The master that created the job
+/// had other flags or another version.
 const READ_DIFFERENTLY: &str =
     "this master reads the TFJob differently than the master that created the job: the job is not changed";
 
@@ -42,7 +42,7 @@ pub struct Watched {
     uid: String,
     generation: u64,
     read: Result<Read, Vec<Note>>,
-    /// Set if the object has no other fault than images without a known program.
+    /// Set if the object's only fault is that the programs of some images are unknown.
     lacks: Option<Lacks>,
 }
 

@@ -42,8 +42,8 @@ use crate::agents::token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time of [`AgentClient::find`] and of [`AgentClient::reach`]. Both together take less time than an agent
-/// waits for the answer to its join message.
+/// Maximum time of [`AgentClient::find`] and of [`AgentClient::reach`]. The sum of both times is less than an agent's
+/// wait for the answer to its join message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of [`AgentClient::stacks`].
 pub const STACKS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -68,9 +68,9 @@ pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct Poll {
     /// The number of the newest known status. The agent answers when its status has another number.
     pub after: u64,
-    /// Maximum time until the answer, at most [`POLL_WAIT_MAX`]. Without a lease, in whole seconds.
+    /// Maximum time until the answer, at most [`POLL_WAIT_MAX`]. Without a lease, only whole seconds are sent.
     pub wait: Duration,
-    /// The agent's lease, which the poll renews, and the agent's clock in its newest answer.
+    /// The agent's lease, which the poll renews, and the time of the agent's clock in the agent's newest answer.
     pub lease: Option<(Lease, ClockMillis)>,
 }
 
@@ -86,7 +86,7 @@ pub enum AgentError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The agent answered with another error than those below, or its answer cannot be parsed.
+    /// The agent answered with an error that is not listed below, or its answer cannot be parsed.
     #[error("{detail}")]
     Refused {
         /// The HTTP status.
@@ -136,7 +136,7 @@ pub type PendingCall<'a> = BoxFuture<'a, Result<Bytes, AgentError>>;
 /// fail or wait.
 #[async_trait]
 pub trait Interceptor: Send + Sync + std::fmt::Debug {
-    /// Sends `call`, a request for `uri`, or fails without sending it.
+    /// Sends `call`, which is a request for `uri`. May also fail without sending it.
     async fn intercept(&self, agent: SocketAddr, uri: &Uri, call: PendingCall<'_>) -> Result<Bytes, AgentError>;
 }
 
@@ -234,8 +234,8 @@ impl AgentClient {
         self.call(post(agent, &path, body.into()), CALL_TIMEOUT).await.map(drop)
     }
 
-    /// Waits until the agents of one more job may be asked for stacks, until the permit is dropped. All clones of this
-    /// client share the limit.
+    /// Waits until the agents of one more job may be asked for stacks. The turn ends when the permit is dropped. All
+    /// clones of this client share the limit.
     pub async fn turn_for_stacks(&self) -> SemaphorePermit<'_> {
         self.stacks.acquire().await.expect("nothing closes this semaphore")
     }

@@ -44,7 +44,7 @@ pub struct PodSpec {
     /// The pod template of the replica's group. In Kubernetes, the agent is copied into the pod. A process uses only
     /// the template's variables.
     pub template: Option<Template>,
-    /// Labels of the launcher from whose file the job comes. Users find the pod by these labels.
+    /// Labels of the launcher whose file describes the job. Users find the pod by these labels.
     pub labels: BTreeMap<String, String>,
     /// A second path at which pods in Kubernetes mount the folder with the code.
     pub second_code_folder: Option<&'static str>,
@@ -184,8 +184,8 @@ pub trait PodBackend: Send + Sync {
         Ok(vec![])
     }
 
-    /// The resources that a job's pods ask for, by their names in pods. `None` if pods need no room, so that jobs do not
-    /// compete.
+    /// The resources that a job's pods ask for, by their names in pods. `None` if pods need no room, because jobs then
+    /// do not compete.
     fn asks(&self, _spec: &JobSpec) -> Option<Resources> {
         None
     }

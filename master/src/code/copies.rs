@@ -52,7 +52,7 @@ struct Copy {
     _room: OwnedSemaphorePermit,
 }
 
-/// The bytes of a part. They stay in memory until the last value of the same part is dropped.
+/// The bytes of a part. They stay in memory until the last [`Copied`] of the same part is dropped.
 #[derive(Debug)]
 pub struct Copied(Arc<OnceCell<Copy>>);
 
@@ -94,7 +94,8 @@ impl CodeStore {
     async fn load(self: &Arc<Self>, part: Part) -> Result<Copy, CopyError> {
         let part = Arc::new(part);
         let size = self.reading(&part, Self::size_of).await?;
-        // Manifests are small, and no start should wait for another job's blobs to learn that nothing is missing.
+        // A manifest is small, so it needs no permit. With a permit, a start would wait for another job's blobs, even
+        // if its agents lack nothing.
         let mib = match *part {
             Part::Manifest(_) => 0,
             Part::Blobs(_) => u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB),

@@ -127,7 +127,7 @@ impl Disk {
         Ok(freed)
     }
 
-    /// Moves a blob from this file to the store. Returns whether the store did not have the blob.
+    /// Moves a blob from this file to the store. Returns whether the blob is new to the store.
     pub(super) fn keep_blob(&self, file: &Path, blob: Sha256) -> io::Result<bool> {
         let is_new = !self.blob_path(blob).exists();
         fs::rename(file, self.blob_path(blob))?;

@@ -195,7 +195,7 @@ impl CodeStore {
             return Ok(Some(content));
         }
         let mut space = self.space.lock();
-        // An upload may have replaced the damaged file before the lock.
+        // An upload may have replaced the damaged file before this thread got the lock.
         let content = self.disk.blob(blob)?;
         if content.is_none() {
             let freed = self.disk.remove_blob(blob)?;

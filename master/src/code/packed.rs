@@ -72,7 +72,8 @@ impl CodeStore {
     }
 }
 
-/// Whether this is a copy of the code. Different versions of gzip pack the same code into different bytes.
+/// Whether this is a copy of the code. Compares the content, because different versions of gzip pack the same code into
+/// different bytes.
 pub fn is_copy_of(id: CodeId, packed: &[u8]) -> bool {
     unread_blobs(id, packed) == Some(0)
 }
@@ -104,7 +105,7 @@ fn next_piece(content: &mut impl Read) -> Option<Piece> {
     Some(if read == 0 { Piece::End } else { Piece::Bytes(Bytes::from(piece)) })
 }
 
-/// Bytes in memory, of a limited number. More bytes are refused with [`ErrorKind::FileTooLarge`].
+/// A limited number of bytes in memory. More bytes are refused with [`ErrorKind::FileTooLarge`].
 struct Limited {
     bytes: Vec<u8>,
     most: usize,

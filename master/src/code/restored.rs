@@ -28,7 +28,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) type Misses = Mutex<BTreeMap<CodeId, Instant>>;
 
 impl CodeStore {
-    /// Makes sure that the store has this code. Returns whether it has.
+    /// Restores this code from its copy, unless the store has the code. Returns whether the store has the code now.
+    /// Without `copies`, always returns false.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if the copy cannot be read. Then the code may still exist.

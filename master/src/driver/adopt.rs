@@ -150,8 +150,8 @@ pub(super) async fn adopt(
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
-    // `stored` may be out of date. If a newer master has taken over the job since, leave the job to that master.
-    // If this master took the job back, the newer master would wait for the job's end, even after this master ends.
+    // `stored` may be out of date. If a newer master has taken over the job meanwhile, leave the job to that master. If
+    // this master took the job back, the newer master would wait for the job's end, even after this master ends.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if !is_held(record) && !is_anothers(record) && record.uid == *uid && record.ended.is_none() {

@@ -1,4 +1,5 @@
-//! Balances the batch sizes of a running start: the scripts' reports go to the balancer, and its orders to the agents.
+//! Balances the batch sizes of a running start. Passes the scripts' reports to the balancer, and the balancer's orders
+//! to the agents.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,8 +23,8 @@ use super::tasks::{self, AGENTS_AT_ONCE};
 use crate::error_chain::error_chain;
 use crate::store::JobRecord;
 
-/// The time between two requests to an agent, in jobs with at most [`AGENTS_OF_INTERVAL`] agents. In larger jobs, it is
-/// longer.
+/// The time between two requests to an agent, in jobs with at most [`AGENTS_OF_INTERVAL`] agents. In larger jobs, this
+/// time is longer, up to [`INTERVAL_MAX`].
 const INTERVAL: Duration = Duration::from_secs(2);
 const AGENTS_OF_INTERVAL: u32 = 64;
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
@@ -56,8 +57,8 @@ impl Balance {
         Self { common, current: None, first: None, speeds: BTreeMap::new(), notices: None }
     }
 
-    /// Whether the sizes of this job can follow measured times. With parameter servers they cannot, because the workers have
-    /// no common step.
+    /// Whether the sizes of this job can follow measured times. With parameter servers, the sizes cannot change,
+    /// because the workers have no common step.
     fn is_possible(spec: &JobSpec) -> bool {
         spec.global_batch().is_some() && spec.ps_num == 0
     }
@@ -68,8 +69,8 @@ impl Balance {
         Self::is_possible(spec).then(|| (INTERVAL * agents).min(INTERVAL_MAX))
     }
 
-    /// The samples per second of this pod, if they were measured. If the newest start has ended soon after a change, the
-    /// new sizes may be the reason, so nothing is known.
+    /// The samples per second of this pod, if they were measured. `None` if the newest start has not trained for long
+    /// enough with its newest sizes: these sizes may be the reason why the start has ended.
     pub(super) fn speed(&self, subject: Subject) -> Option<f64> {
         if self.current.as_ref().is_some_and(|current| !current.balancer.is_proven()) {
             return None;
@@ -82,8 +83,8 @@ impl Balance {
         self.first = Some((generation, sizes));
     }
 
-    /// What follows for the batches of these members, whose runs have ended for lack of memory. Leaves out members whose
-    /// sizes are unknown.
+    /// The batches that were too large for these members, whose runs have ended for lack of memory. Leaves out members
+    /// whose sizes are unknown.
     pub(super) fn too_large(
         &self,
         members: impl Iterator<Item = (ReplicaId, Generation)>,
@@ -100,7 +101,8 @@ impl Balance {
         current.and_then(|current| current.balancer.tried(member)).or_else(first)
     }
 
-    /// Hears a report of a member of this start. `ranks` lists the members that have a batch, in the order of their ranks.
+    /// Handles a report of a member of this start. `ranks` lists the members that have a batch, in the order of their
+    /// ranks.
     pub(super) fn hear(
         &mut self,
         (subject, report): (Subject, &Progress),
@@ -141,8 +143,8 @@ impl Balance {
         self.current = balancer.map(|balancer| Current { generation, balancer, ranks, changed_at: None });
     }
 
-    /// Tells the agents that may lack the order. If one of them does not get it, no script changes its size, and the balancer
-    /// withdraws the order later.
+    /// Sends the order to the agents that may lack it. If one of these agents does not receive the order, no script
+    /// changes its size, and the balancer withdraws the order later.
     fn tell(&mut self, order: Order) {
         let Some(Current { generation, ranks, balancer, .. }) = &self.current else { return };
         let notice = match order {

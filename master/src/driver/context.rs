@@ -52,7 +52,7 @@ impl Context {
         Duration::from_millis(self.store.now().0.saturating_sub(since.0))
     }
 
-    /// The fingerprint of the key of a job's agents, and of this master's key, if these keys differ.
+    /// The fingerprints of two keys, if the keys differ: the key of the job's agents, and this master's key.
     pub(crate) fn foreign_key<'a>(&'a self, record: &'a JobRecord) -> Option<(&'a str, &'a str)> {
         let keys = record.agent_key.as_deref().zip(self.agent_key.fingerprint());
         keys.filter(|(theirs, own)| theirs != own)
@@ -65,7 +65,7 @@ pub(super) struct Common {
     pub(super) job: JobKey,
     pub(super) agents: AgentClient,
     pub(super) context: Arc<Context>,
-    /// The way of tasks to their driver.
+    /// The channel on which tasks report to their driver.
     pub(super) reporter: mpsc::Sender<Report>,
 }
 

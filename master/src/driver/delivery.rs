@@ -1,6 +1,6 @@
 //! Sends a job's code to its agents. A replica counts as joined when its agent has the code. Each agent reports which
-//! code it has, so a new master does not send the code again. If the master's disk has lost the code, reads it from its
-//! copy beside the records, or back from an agent.
+//! code it has, so a new master does not send the code again. If the master's disk has lost the code, the delivery
+//! restores the code from the copy beside the records, or from an agent.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -207,7 +207,7 @@ impl Delivery {
         Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
     }
 
-    /// Reads a part of the code from the disk. If the disk has lost the code, first fills it again.
+    /// Reads a part of the code from the disk. If the disk has lost the code, first restores the code.
     async fn part(&self, part: Part) -> Result<Copied, DeliveryError> {
         let code = &self.common.context.code;
         let mut read = code.copy(part.clone()).await;
@@ -220,7 +220,8 @@ impl Delivery {
         })
     }
 
-    /// Fills the disk from the copy beside the records, or from an agent. Returns whether the disk has the code now.
+    /// Restores the code on the disk, from the copy beside the records or from an agent. Returns whether the disk has
+    /// the code now.
     async fn is_found(&self) -> Result<bool, DeliveryError> {
         let Context { code, store, .. } = self.common.context.as_ref();
         let is_restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;

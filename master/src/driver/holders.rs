@@ -1,5 +1,5 @@
-//! The agents that have a job's code, as they have reported it. If nobody else has the code, the driver reads it back
-//! from one of them.
+//! The agents that have a job's code, according to their reports. If nobody else has the code, the driver reads the
+//! code back from one of these agents.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -18,7 +18,7 @@ use crate::agents::client::{AgentClient, AgentError};
 use crate::code::{CodeStore, UnpackError};
 use crate::error_chain::error_chain;
 
-/// Minimum time between two requests for code at an agent that did not send it, or sent wrong content.
+/// Minimum time until the master asks an agent again after the agent did not send the code, or sent wrong content.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The code of each agent of a job.
@@ -57,7 +57,7 @@ pub(super) struct ReadBack {
     id: CodeId,
     agents: AgentClient,
     holders: watch::Receiver<Holders>,
-    /// When agents last failed to send the code. Locked while an agent sends it, so that it is sent once.
+    /// When agents last failed to send the code. Locked while an agent sends the code, so that the code is sent once.
     failed: Mutex<BTreeMap<SocketAddr, Instant>>,
 }
 

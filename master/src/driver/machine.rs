@@ -56,7 +56,7 @@ impl Machine {
         self.began.elapsed()
     }
 
-    /// Stores when the driver must look again, as the time since it began.
+    /// Stores when the driver must look again, as the time since the driver began.
     pub(super) fn look_at(&mut self, at: Option<Duration>) {
         self.look_at = at.map(|at| self.began + at);
     }
@@ -87,8 +87,8 @@ impl Machine {
     }
 
     /// The next time limit of the phase, the end of the time to live, or the next look. If a time limit has passed, the
-    /// driver has already acted, and checks again after [`Policy::release_timeout`]. With `is_emptied`, it also checks
-    /// then: no event reports that a pod has survived its deletion.
+    /// driver has already acted, and checks again after [`Policy::release_timeout`]. With `is_emptied`, the driver
+    /// always checks again after this time, because no event reports that a pod has survived its deletion.
     pub(super) fn wake_at(&self, is_emptied: bool) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         let deadline = self.phase.deadline(&self.policy).map(|at| self.began + at).or(self.forget_at);

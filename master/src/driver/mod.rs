@@ -109,7 +109,8 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
         Err(stop) => return stop,
     };
     match &stored.record.ended {
-        // Nothing is copied any more, and readers open the files themselves. Jobs that run wait for the same disk.
+        // The output of an ended job does not grow, and readers open the files themselves. So do not open the files
+        // here: running jobs wait for the same disk.
         Some(_) => channels.kept.logs.find().await,
         None => channels.kept.logs.load().await,
     }

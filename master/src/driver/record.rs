@@ -219,8 +219,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records the failure after which the job waits for new code, and since when. A later master may be unable to
-    /// observe this failure.
+    /// Records the failure after which the job waits for new code, and when the wait began. A later master may be
+    /// unable to observe this failure.
     pub(super) async fn record_halt(&mut self, phase: &JobPhase, since: Option<UnixMillis>) -> Result<(), Stop> {
         let (JobPhase::Halted(Halt { pushes, .. }), Some(failed), Some(since)) = (phase, &self.failed, since) else {
             return Ok(());

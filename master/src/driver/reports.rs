@@ -17,7 +17,8 @@ pub(super) struct Subject {
 pub(super) enum Report {
     /// A replica's agent has this state now.
     Agent(Subject, AgentState),
-    /// The script of a replica reports, in this start. Only for jobs whose batch sizes follow measured times.
+    /// The script of a replica has reported its progress in this start. Only for jobs whose batch sizes follow measured
+    /// times.
     Progress(Subject, Generation, Box<Progress>),
     /// A replica has no pod yet, or its agent is not ready yet, for this reason.
     Waits(Subject, Wait),

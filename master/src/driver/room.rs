@@ -1,5 +1,4 @@
-//! The room of a job among the gangs of this master: tells the other jobs what the gang needs, and asks whether it may
-//! create pods now.
+//! Tells the other jobs of this master what the job's gang needs, and asks whether the gang may create pods now.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -37,7 +36,7 @@ impl Room {
         self.asks.is_some()
     }
 
-    /// Waits until the job's turn is another.
+    /// Waits until the job's turn changes.
     pub(super) async fn changed(&mut self) {
         self.seat.changed_from(&self.turn).await;
     }
@@ -61,8 +60,8 @@ impl Room {
     }
 }
 
-/// Whether the gang needs pods for its next start. During the pause before a restart, lost pods are replaced already.
-/// Before a start without the pods of the last start, the gang needs pods only after the pause.
+/// Whether the gang needs pods for its next start. Lost pods are replaced during the pause before a restart. If the
+/// next start uses no pods of the last start, the gang needs pods only after the pause.
 fn gathers(machine: &Machine) -> bool {
     match machine.phase() {
         JobPhase::Pending { .. } | JobPhase::Queued { .. } => true,

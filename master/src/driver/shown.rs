@@ -80,7 +80,7 @@ pub(super) struct Shown {
     view: ViewSender,
     times: JobTimes,
     published_at: Instant,
-    /// When to publish the next view, if something has changed since, or if the view changes by itself.
+    /// When to publish the next view, if something has changed since the last view, or if the view changes with time.
     publish_at: Option<Instant>,
 }
 
@@ -122,10 +122,10 @@ impl Shown {
     }
 
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
-    /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
+    /// [`PUBLISH_INTERVAL`]. A large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool, scene: Scene<'_>) {
-        // During a start, publish only if the phase, its stage or the wanted code has changed: the agents of a large gang
-        // send thousands of answers.
+        // During a start, publish only if the phase, its stage or the wanted code has changed. The agents of a large
+        // gang send thousands of answers.
         let shows_wanted = || self.view.borrow().wanted_code == scene.pods.wanted_code(scene.code);
         if !has_moved && matches!(scene.machine.phase(), JobPhase::Starting { .. }) && shows_wanted() {
             return;

@@ -30,7 +30,7 @@ pub(super) struct Starts {
     roster: Vec<ReplicaId>,
     /// How often a user had pushed new code when this master last configured a start.
     configured_pushes: u32,
-    /// How often a user had pushed new code at the configuration of the newest start that ran.
+    /// How often a user had pushed new code when the newest start that ran was configured.
     started_pushes: u32,
     /// The cause of the next start, if it is known already.
     cause: Option<ChangeCause>,
@@ -131,7 +131,7 @@ impl Starts {
         let is_unknown = self.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.adopt(gang),
-            // The runs that this master has stopped are no failures. Only the time that they get has changed.
+            // The ends of runs that this master has stopped are no failures. Only the grace of these runs has changed.
             JobPhase::Stopping { .. } if stops_on => {}
             // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
             JobPhase::Stopping(Stop { ending: Ending::Regroup, .. }) if is_for_push(gang, policy) => {
@@ -174,7 +174,7 @@ fn is_for_push(gang: &Gang, policy: &Policy) -> bool {
     gang.any(is_outdated)
 }
 
-/// Whether the job is halted, and a user has pushed new code since.
+/// Whether the job is halted, and a user has pushed new code after the halt.
 fn has_code_for_halted(phase: &JobPhase, policy: &Policy) -> bool {
     matches!(phase, JobPhase::Halted(halt) if halt.has_new_code(policy))
 }

@@ -1,5 +1,6 @@
-//! The timeline of a job: notes when its starts reach each step, where the driver moves the phase. Nothing is written to
-//! the record: after a takeover, the timeline has only what the record and the agents report.
+//! The timeline of a job: notes when its starts reach each step. The driver updates the timeline when it moves the
+//! phase. Nothing is written to the record, so after a takeover, the timeline has only what the record and the agents
+//! report.
 
 mod replicas;
 
@@ -21,7 +22,8 @@ use super::starts::Beginning;
 use crate::mutex::Mutex;
 use crate::store::JobRecord;
 
-/// The timeline of one job. Its driver writes it, and requests read it. It outlives a driver that panics.
+/// The timeline of one job. The job's driver writes the timeline, and requests read it. The timeline outlives a driver
+/// that panics.
 #[derive(Debug, Default)]
 pub struct TimelineOfJob(Mutex<Facts>);
 
@@ -41,7 +43,7 @@ struct Facts {
 /// What the driver knows when the job enters a phase.
 pub(super) struct Entered<'a> {
     pub(super) gang: &'a Gang,
-    /// When every exec.py of this start was started, if entering this phase shows it.
+    /// When the last exec.py of this start was started, if this is known when the job enters the phase.
     pub(super) started: Option<UnixMillis>,
     /// The failure that the driver has diagnosed, if the phase follows a failed start.
     pub(super) failure: Option<&'a Failure>,
@@ -247,7 +249,7 @@ impl Facts {
         }
     }
 
-    /// Keeps only the cause and the time of the oldest start.
+    /// Removes the oldest start from the list. Of this start, only the cause and the time are kept.
     fn fold(&mut self) {
         let [oldest, next, ..] = &self.starts[..] else { return };
         let until = next.began.or(oldest.dead).unwrap_or(UnixMillis(0));

@@ -15,7 +15,8 @@ pub(super) struct Launches {
 }
 
 impl Launches {
-    /// When every exec.py of the newest start was started, if entering the phase `after` at `now` shows it.
+    /// When the last exec.py of the newest start was started, if this is known when the job enters the phase `after` at
+    /// `now`.
     pub(super) fn started(&self, (before, after): (&JobPhase, &JobPhase), now: UnixMillis) -> Option<UnixMillis> {
         let was_starting = matches!(before, JobPhase::Starting { .. });
         match after {

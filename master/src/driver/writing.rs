@@ -71,8 +71,8 @@ pub(super) fn show(view: &ViewSender, sentence: &str) {
     });
 }
 
-/// Changes a record like [`amend`], but reads the record only if it is no longer `known`. If somebody has damaged the
-/// record, rewrites it from `known`.
+/// Changes a record like [`amend`], but reads the record only if the stored record is no longer `known`. If somebody
+/// has damaged the record, rewrites it from `known`.
 pub(super) async fn amend_or_mend(
     store: &dyn JobStore,
     known: &Stored,

@@ -1,6 +1,7 @@
 //! The folder in which a master keeps all its files. Only one master at a time can use it.
 //!
-//! - `lock`: locked by the master, whose process id it contains for the error message of a second master.
+//! - `lock`: a file that the master locks. It contains the master's process id, for the error message of a second
+//!   master.
 //! - `agent-key`: the key of the agents' tokens, if agents outlive the master.
 //! - `jobs.sqlite`: the records. In Kubernetes, records are ConfigMaps `muster-NAME` instead.
 //! - `code/`: manifests and blobs of the code that jobs bring, named by their SHA-256. In Kubernetes, this is a cache of

@@ -1,6 +1,6 @@
 //! Limits the number of open connections, and the time and size of each request's headers. If too many connections are
-//! open, the master closes one that has not sent a complete request, to make room for a new connection. It closes no
-//! connection for this reason while the connection's request is being answered.
+//! open, the master closes one that has not sent a complete request, to make room for a new connection. It never closes
+//! a connection for this reason while a request of this connection is being answered.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,7 +29,8 @@ use crate::mutex::Mutex;
 
 /// Maximum connections at a time: two for each of two thousand clients that follow a job.
 const CONNECTIONS_MAX: usize = 4096;
-/// Maximum time for a caller to send a request's line and headers, from the connect or the end of the last answer.
+/// Maximum time for a caller to send a request's line and headers, counted from the beginning of the connection or from
+/// the end of its last answer.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of a request's line and headers. A longer request is answered with 431.
 const HEADER_BYTES: usize = 64 * 1024;
@@ -58,7 +59,8 @@ struct Table {
     waiting: BTreeMap<u64, CancellationToken>,
 }
 
-/// One open connection. Each of its requests has it as an extension, for handlers that wait for the request's body.
+/// One open connection. Each request carries its connection's value as an extension, for handlers that wait for the
+/// request's body.
 pub(super) struct Seat {
     all: Arc<Connections>,
     /// Cancelled when the connection must be closed for a new one.

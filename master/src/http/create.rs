@@ -25,7 +25,8 @@ const IMAGE: [&str; 2] = ["img", "image"];
 const NAME: [&str; 2] = ["name", "task"];
 const ALLOW_ROOT: [&str; 1] = ["allow_root"];
 
-/// The parameters, only for the API's description. `parse` reads them, because some parameters have two names.
+/// The parameters, only for the API's description. `parse` reads the query itself, because some parameters have two
+/// names.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by the derive alone")]

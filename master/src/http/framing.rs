@@ -9,7 +9,7 @@ use protocol::error::ErrorCode;
 
 use super::error::ApiError;
 
-/// Refuses Transfer-Encoding. If a request also has Content-Length, hyper silently drops Content-Length, so this code
+/// Refuses Transfer-Encoding. If a request also has Content-Length, hyper silently drops Content-Length. So this code
 /// cannot see that there were two lengths. hyper itself refuses an invalid Content-Length, and two different ones.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     if !request.headers().contains_key(header::TRANSFER_ENCODING) {

@@ -46,8 +46,8 @@ pub(super) struct Which {
     uid: Option<String>,
 }
 
-/// No parameters. Without this check, a parameter that changes the meaning of a submit for another version of the
-/// master would be ignored.
+/// No parameters. A parameter may change the meaning of a submit in another version of the master. So this check
+/// refuses every parameter, and ignores none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NoQuery {}
@@ -99,8 +99,8 @@ pub(super) fn accepted(submitted: Submitted) -> (StatusCode, JobView) {
 }
 
 impl Poll {
-    /// With `after`, waits until the number in `seq` differs from it, or the wait or the master ends. Returns whether
-    /// the number has changed.
+    /// With `after`, waits until the number in `seq` differs from `after`, until the wait is over, or until the master
+    /// ends. Returns whether the number has changed.
     async fn changed<T>(&self, state: &AppState, seq: &mut watch::Receiver<T>, number: impl Fn(&T) -> u64) -> bool {
         let Some(after) = self.after else { return false };
         let wait = Duration::from_secs(self.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));

@@ -189,7 +189,7 @@ fn encoded(
     })
 }
 
-/// Where the output of a replica without an offset begins.
+/// Where to begin in the output of a replica for which the request gives no offset.
 struct Begin {
     tail: Option<u64>,
     since: Option<UnixMillis>,

@@ -1,5 +1,5 @@
 //! This master's metrics, in the text format of OpenMetrics. The metrics name no job, so a collector needs no token. A
-//! collector with a token could submit jobs and thereby run code.
+//! collector with a token could submit jobs, and jobs can run any code.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;

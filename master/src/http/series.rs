@@ -22,9 +22,9 @@ use crate::store::wall_clock;
 #[into_params(parameter_in = Query)]
 pub(super) struct SeriesQuery {
     /// Only points that the master has added later than this, in milliseconds since the Unix epoch. To get each point
-    /// once, pass `until` of the answer before.
+    /// only once, pass the `until` of the previous answer.
     after: Option<u64>,
-    /// Only this many newest points of each replica with a report, and as many without.
+    /// Only the newest points of each replica: this many with a report, and this many without a report.
     tail: Option<u64>,
 }
 
@@ -61,7 +61,8 @@ async fn past_series(state: &AppState, uid: String, after: Option<UnixMillis>, t
     let past = read.inspect_err(|error| warn!(%error, "cannot read a job's series in the history")).ok().flatten();
     let mut series = past.map(|past| past.series).unwrap_or_default();
     for of in &mut series.replicas {
-        // The history does not say when a point was added. For most points, this is their own time.
+        // The history does not say when a point was added. So use the point's own time, which is the same for most
+        // points.
         let mut points = std::mem::take(&mut of.points);
         points.retain(|point| after.is_none_or(|after| point.at > after));
         of.points = newest(points, tail);

@@ -10,9 +10,10 @@ use super::openapi::{Down, NoSuchJob};
 use super::request::Found;
 use crate::registry::JobsError;
 
-/// Shows the Python stacks of all replicas of the job's current start, and where their main threads are in one sentence.
-/// The master asks 64 agents at once, each for at most 2 s and all for at most 15 s. It asks the agents of 8 jobs at once.
-/// A replica without an answer has a reason instead. The request does not stop or slow down the scripts.
+/// Shows the Python stacks of all replicas of the job's current start, and one sentence that says where their main
+/// threads are. The master asks 64 agents of a job at once, each for at most 2 s and all for at most 15 s. It asks the
+/// agents of at most 8 jobs at once. A replica without an answer has a reason instead. The request does not stop or
+/// slow down the scripts.
 #[utoipa::path(
     get,
     path = routes::JOB_STACKS,

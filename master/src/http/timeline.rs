@@ -11,9 +11,9 @@ use super::AppState;
 use super::openapi::NoSuchJob;
 use super::request::Found;
 
-/// Shows when each start of a job's gang and each replica reached each step, why each start began, and how the time of
-/// the job was spent. The timeline is in the master's memory: after a takeover, it has only what the job's record and
-/// its agents report. The timeline of a job that has ended is also in the history.
+/// Shows when each start of a job's gang reached each step, and when each replica did. Also shows why each start began,
+/// and how the time of the job was spent. The timeline is in the master's memory: after a takeover, it has only what
+/// the job's record and its agents report. The timeline of a job that has ended is also in the history.
 #[utoipa::path(
     get,
     path = routes::JOB_TIMELINE,

@@ -28,8 +28,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum calls at a time. Each call takes a connection of its own, and the API slows down clients with many calls.
 const CALLS_AT_ONCE: usize = 64;
-/// Maximum time until the API begins to answer a watch. kube asks for watches of 290 s, and after such a watch has
-/// begun, kube itself notices that it is dead.
+/// Maximum time until the API begins to answer a watch. kube asks for watches of 290 s. After a watch has begun, kube
+/// itself notices if the watch is dead.
 const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A turn for each call in progress.

@@ -1,5 +1,5 @@
 //! The watch for the back end and the store. It restarts kube's watch in two cases: when a list gets no answer, and
-//! when kube's watch would repeat for ever a request that always fails.
+//! when kube's watch would repeat a failing request for ever.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tracing::warn;
 /// Maximum time for one page of a list. kube's watch has no such limit.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause after an error. Jitter may double a pause. kube's own pauses would grow to a minute. After
-/// an outage of the API, a submit would wait for that long until the watch reports the new job.
+/// an outage of the API, a submit would then wait for up to a minute until the watch reports the new job.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time without errors, the next pause is [`FIRST_PAUSE`] again.
@@ -43,8 +43,8 @@ where
         .backoff(pauses)
 }
 
-/// Pauses that only a time without errors resets. kube would reset the pauses after each event. If a server answered
-/// each list but refused each watch with 410, kube's pauses would never grow.
+/// Pauses that become short again only after a time without errors. kube would reset the pauses after each event. If a
+/// server answered each list but refused each watch with 410, kube's pauses would never grow.
 struct Pauses(ResetTimerBackoff<ExponentialBackoff>);
 
 impl Iterator for Pauses {

@@ -60,7 +60,7 @@ impl LogFile {
         Ok(end)
     }
 
-    /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
+    /// Reads one chunk from `offset`, or from the first kept byte after it. The chunk never extends across a gap.
     pub(super) fn read(&mut self, offset: u64, wanted: Wanted) -> io::Result<Chunk> {
         let mut chunk = self.if_kept(Chunk { offset, bytes: vec![], marks: vec![] }, |log| {
             let mut bytes = vec![0; CHUNK_BYTES];

@@ -18,9 +18,9 @@ use super::{Chunk, ReplicaLog};
 pub(super) struct Read(Mutex<BTreeMap<ReplicaId, u64>>);
 
 impl Read {
-    /// Passes on the numbers in the new lines of this replica's output, and when they were printed, if that is known. Lines
-    /// end with a line feed or a carriage return, and the last line at the end of complete output. A line that does not
-    /// fit into the chunk that is read at once has no numbers.
+    /// Passes the numbers in the new lines of this replica's output to `found`, each with the time of its printing if
+    /// this time is known. A line ends with a line feed or a carriage return. The last line also ends at the end of
+    /// complete output. If a line does not fit into one chunk, each piece of it counts as a line.
     pub(super) async fn numbers(
         &self,
         (replica, log): (ReplicaId, &ReplicaLog),
@@ -33,12 +33,12 @@ impl Read {
             let known = log.progress();
             let chunk = log.read_with_times(*offset).await?;
             let end = chunk.offset + chunk.bytes.len() as u64;
-            // The last line goes on if the copy has not ended.
+            // The last line may continue if the copy has not ended.
             let may_grow = !known.is_complete && end >= known.end;
             let Some(length) = complete(&chunk.bytes, may_grow) else { return Ok(()) };
             let (next, patterns) = (chunk.offset + length as u64, patterns.clone());
             let numbers = spawn_blocking(move || numbers(&chunk, length, &patterns)).await.map_err(io::Error::other)?;
-            // Nothing is awaited between these lines, so a request that its client gives up loses no number.
+            // Nothing is awaited between these lines. So no number is lost if the client gives up its request.
             *offset = next;
             if !numbers.is_empty() {
                 found(numbers);

@@ -244,7 +244,7 @@ impl ReplicaLog {
         self.0.incomplete.lock().clone()
     }
 
-    /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
+    /// Reads one chunk from `offset`, or from the first kept byte after it. The chunk never extends across a gap.
     pub async fn read(&self, offset: u64) -> io::Result<Chunk> {
         self.read_wanted(offset, Wanted::Bytes).await
     }

@@ -17,7 +17,7 @@ use super::{Chunk, JobLogs, Mark, ReplicaLog, Wanted, pace};
 pub struct Reading {
     /// The offset of the first byte.
     pub offset: u64,
-    /// Whether the stream goes on with new bytes until the output is complete.
+    /// Whether the stream continues with new bytes until the output is complete.
     pub follow: bool,
     /// Whether the lines have times.
     pub wanted: Wanted,
@@ -25,7 +25,8 @@ pub struct Reading {
     pub unfinished: bool,
 }
 
-/// The logs of all replicas except the `known` ones, as they are added. Ends when the job's output is complete.
+/// The logs of all replicas except the `known` ones, each as soon as its replica is added. Ends when the job's output
+/// is complete.
 pub fn added_after(
     logs: Arc<JobLogs>,
     known: BTreeSet<ReplicaId>,
@@ -166,7 +167,7 @@ impl Splitter {
         lines
     }
 
-    /// A line that the master adds to the output. Its time is that of the output before it.
+    /// A line that the master adds to the output. Its time is the time of the output before it.
     fn remark(&mut self, line: String) -> LogLine {
         LogLine {
             replica: self.replica,
@@ -191,7 +192,7 @@ impl Splitter {
         if pending.is_empty() { vec![] } else { vec![self.line(&pending)] }
     }
 
-    /// A line of at least one byte. Its time is that of its last byte, when the line was complete.
+    /// A line of at least one byte. Its time is the time of its last byte: at this time, the line was complete.
     fn line(&mut self, bytes: &[u8]) -> LogLine {
         self.offset += bytes.len() as u64;
         let time = self.times.of(self.offset - 1);

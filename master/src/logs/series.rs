@@ -18,7 +18,7 @@ use crate::mutex::Mutex;
 
 /// Maximum points of a job. Each replica may have an equal share. An answer about 64 replicas then has up to 500 KB.
 const POINTS_MAX: usize = 1792;
-/// Maximum points of one replica, besides its newest point with a report and its newest point without.
+/// Maximum points of one replica, in addition to its newest point with a report and its newest point without a report.
 const REPLICA_POINTS_MAX: usize = 256;
 /// Points that each replica may always have, even if all replicas together then have more than [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;
@@ -58,15 +58,15 @@ impl SeriesOfJob {
         self.kept.lock().begin(generation, now);
     }
 
-    /// Adds a point if this status tells what the run uses, or if the script has reported or posted a new step.
+    /// Adds a point if this status reports what the run uses, or if the script has reported or posted a new step.
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
         let used = self.usage.note(replica, status, now);
         let Some(generation) = status.generation else { return };
         let progress = status.reported().cloned().map(Box::new);
         let mut kept = self.kept.lock();
-        // The agent of a start that an earlier master began names it first.
+        // If an earlier master began the start, this master learns of the start only from an agent's status.
         kept.begin(generation, now);
-        // A report that is only repeated is no point, so that it displaces no rare number of the output.
+        // Add no point for a repeated report: such points would displace rare numbers from the output.
         let progress = progress.filter(|progress| kept.is_news(replica, generation, progress));
         if used.is_some() || progress.is_some() {
             let (cpu_percent, rss_bytes) =
@@ -103,11 +103,12 @@ impl SeriesOfJob {
         self.usage.forget(replica);
     }
 
-    /// The points that were added after the time `after`. With `tail`, only this many newest points of each replica with
-    /// a report, and as many without.
+    /// The points that were added after the time `after`. With `tail`, only the newest points of each replica: this
+    /// many with a report, and this many without a report.
     pub fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
         let kept = self.kept.lock();
-        // An answer of an earlier master, whose clock was ahead, says nothing about these points.
+        // `after` may come from an answer of an earlier master, whose clock was ahead. Then `after` says nothing about
+        // these points.
         let after = after.filter(|after| kept.until.is_some_and(|until| *after <= until));
         let series = |(replica, points): (&ReplicaId, &Points)| ReplicaSeries {
             replica: *replica,
@@ -148,7 +149,7 @@ impl Kept {
         begun.or(self.starts.first_key_value()).map(|(generation, _)| *generation)
     }
 
-    /// Notes what a replica has reported. Returns whether it differs from the report before.
+    /// Notes what a replica has reported. Returns whether this report differs from the previous report.
     fn is_news(&mut self, replica: ReplicaId, generation: Generation, progress: &Progress) -> bool {
         let is_known = |(of, known): &(Generation, Box<Progress>)| *of == generation && **known == *progress;
         if self.reported.get(&replica).is_some_and(is_known) {
@@ -162,7 +163,8 @@ impl Kept {
         self.replicas.get(&replica)?.report_at(generation, time)?.progress.as_deref()
     }
 
-    /// The time for points that are added now. It is later than that of all earlier points, even if the clock is not.
+    /// The time for points that are added now. This time is later than the times of all earlier points, even if the
+    /// clock has not moved on.
     fn next(&mut self, now: UnixMillis) -> UnixMillis {
         let next = self.until.map_or(now, |until| UnixMillis(now.0.max(until.0.saturating_add(1))));
         self.until = Some(next);

@@ -12,8 +12,8 @@ pub(super) struct Added {
     pub(super) point: SeriesPoint,
 }
 
-/// All points of a replica. Points with a report are thinned by themselves, so that frequent points without a report
-/// displace no rare number of the output.
+/// All points of a replica. Points with a report are thinned separately. Otherwise frequent points without a report
+/// would displace rare numbers from the output.
 #[derive(Debug, Default)]
 pub(super) struct Points {
     with_report: Thinned,
@@ -21,7 +21,8 @@ pub(super) struct Points {
 }
 
 impl Points {
-    /// Adds a point. Then drops points until both lists together have at most `max`, besides their newest points.
+    /// Adds a point. Then drops points until both lists together have at most `max` points, not counting
+    /// [`Thinned::newest`].
     pub(super) fn push(&mut self, added: Added, max: usize) {
         let Self { with_report, without_report } = self;
         if added.point.progress.is_some() { &mut *with_report } else { &mut *without_report }.push(added);
@@ -37,8 +38,8 @@ impl Points {
         points.filter(|point| point.generation == generation && point.at <= at).max_by_key(|point| point.at)
     }
 
-    /// The points that were added after the time `after`, oldest first. With `tail`, only this many newest points with a
-    /// report, and as many without.
+    /// The points that were added after the time `after`, oldest first. With `tail`, only the newest points: this many
+    /// with a report, and this many without a report.
     pub(super) fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> Vec<SeriesPoint> {
         let all = self.with_report.all().chain(self.without_report.all());
         let new = all.filter(|added| after.is_none_or(|after| added.at > after));
@@ -48,7 +49,8 @@ impl Points {
     }
 }
 
-/// Of these points, oldest first, this many newest ones with a report, and as many without.
+/// The newest of these points: with `tail`, this many with a report, and this many without a report. `points` and the
+/// result are in order, oldest first.
 pub fn newest(points: Vec<SeriesPoint>, tail: Option<usize>) -> Vec<SeriesPoint> {
     let Some(tail) = tail else { return points };
     let mut room = [tail; 2];

@@ -1,5 +1,5 @@
-//! When the bytes of a replica's output were printed, in a file beside the output. Without this file, or if it is
-//! damaged, the output has no times, but there is no error. The methods block the thread.
+//! When the bytes of a replica's output were printed, in a file beside the output. If this file is missing or damaged,
+//! the output has no times. This is no error. The methods block the thread.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,8 @@ const INTERVAL_MS: u64 = 10;
 /// Length of a mark in the file: its offset and its time, as little-endian numbers.
 const MARK_BYTES: u64 = 16;
 
-/// Maximum bytes of marks. The newest 262,144 marks are kept, so at least as many lines have times.
+/// Maximum bytes of marks. The newest 262,144 marks are kept. Lines that were printed within [`INTERVAL_MS`] share a
+/// mark.
 const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(262_144 * MARK_BYTES).expect("not zero");
 
 /// The bytes from `offset` to the next mark were printed at `at` or shortly after.
@@ -56,7 +57,7 @@ impl Times {
         self.names.with_extension("times")
     }
 
-    /// Notes that the bytes from `mark.offset` on, which end the output, were printed at `mark.at`.
+    /// Notes that the bytes from `mark.offset` to the end of the output were printed at `mark.at`.
     pub(super) fn note(&mut self, mark: Mark) {
         let noted = self.try_note(mark);
         let was_failing = std::mem::replace(&mut self.is_failing, noted.is_err());
@@ -168,7 +169,8 @@ impl Open {
         (self.file.start() / MARK_BYTES, self.file.end() / MARK_BYTES)
     }
 
-    /// The index of the first mark for which `is_before` is false. It is true for all earlier marks.
+    /// The index of the first mark for which `is_before` is false. `is_before` must be true for all earlier marks, and
+    /// false for all later marks.
     fn partition_point(&self, is_before: impl Fn(Mark) -> bool) -> io::Result<u64> {
         let (mut from, mut to) = self.indexes();
         while from < to {

@@ -23,8 +23,8 @@ pub(super) struct Newest {
 }
 
 impl UsageOfJob {
-    /// Notes the usage in this status, and returns it unless it is too close to the usage before. Forgets the usage of a
-    /// run that has ended.
+    /// Notes the usage in this status, and returns this usage, unless the previous usage is too recent. Forgets the
+    /// usage of a run that has ended.
     pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) -> Option<Newest> {
         let mut all = self.0.lock();
         match status.state {
@@ -67,8 +67,8 @@ impl UsageOfJob {
 const WINDOW_MIN: Duration = Duration::from_millis(500);
 
 impl Newest {
-    /// The numbers with the percentage since the numbers before, if they are of the same run. `None` within
-    /// [`WINDOW_MIN`] after these.
+    /// The new numbers. If `before` is of the same run, they include the percentage of processor time since `before`.
+    /// `None` if less than [`WINDOW_MIN`] has passed since `before`.
     fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Option<Self> {
         let new = Self { generation, at: now, usage, cpu_percent: None };
         let Some(before) = before.filter(|before| before.generation == generation) else { return Some(new) };

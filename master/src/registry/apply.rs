@@ -64,7 +64,7 @@ impl Jobs {
 /// The change that a TFJob makes to the job on record. A job that has ended does not change.
 ///
 /// # Errors
-/// As [`other_size`].
+/// The errors of [`other_size`].
 pub(super) fn change_of(stored: &Stored, tfjob: &Read) -> Result<JobPatch, JobsError> {
     let record = &stored.record;
     let mut patch = other_size(stored, &tfjob.spec)?;

@@ -22,9 +22,9 @@ use crate::store::{CODE_COPY_BYTES_MAX, CodeCopy, JobRecord, Kept, StoreError, S
 const UNNAMED_TIME: Duration = Duration::from_secs(10 * 60);
 /// Like [`UNNAMED_TIME`], for code that a push has replaced. With `push --watch`, each save replaces the code.
 const REPLACED_TIME: Duration = Duration::from_secs(60);
-/// How long sweeps do not try again to write a copy that the store has refused. Each attempt packs the code.
+/// Minimum time until a sweep tries again to write a copy that the store has refused. Each attempt packs the code.
 const REFUSED_TIME: Duration = Duration::from_secs(10 * 60);
-/// Maximum time until the API server counts a removed copy no longer. The quota controller needs a moment.
+/// Maximum time until the API server no longer counts a removed copy. The quota controller needs a moment.
 const QUOTA_TIME: Duration = Duration::from_secs(8);
 
 /// The outcome of [`Jobs::keep_code`].
@@ -77,7 +77,7 @@ impl Jobs {
     }
 
     /// Creates a record. If the store refuses the record, removes the copy of code that was created for it. If a quota
-    /// has no room for both, the record is more important than the copy.
+    /// has no room for both, removes the copy and then creates the record.
     pub(super) async fn create_record(&self, record: JobRecord, kept: KeptCode) -> Result<Stored, StoreError> {
         let store = self.context.store.as_ref();
         let created = store.create(record.clone()).await;
@@ -110,7 +110,8 @@ impl Jobs {
     /// Removes the copies that no unfinished job needs, and writes the missing copies that such a job needs.
     pub(super) async fn sweep_copies(&self, sweep: &mut Sweep) -> Result<(), StoreError> {
         let Some(copies) = self.context.store.code_copies() else { return Ok(()) };
-        // A record that is written after this list has renewed its copy, so the removal of this version fails.
+        // Before a record is written, its copy is renewed. So if a record is written after this list, the removal of
+        // the listed version fails.
         let present = copies.copies().await?;
         let named = self.named_codes();
         for id in sweep.missing(&present, &named, Instant::now()) {
@@ -142,7 +143,8 @@ impl Jobs {
         self.handles.lock().values().filter_map(of_job).collect()
     }
 
-    /// Notes that a push has replaced this code of a job. Only sweeps read this, and forget it.
+    /// Notes that a push has replaced this code of a job. Only sweeps read this note, and they remove it when the copy
+    /// no longer exists.
     pub(super) fn note_replaced(&self, id: CodeId, job: &watch::Receiver<JobView>) {
         if self.context.store.code_copies().is_some() {
             self.replaced.lock().insert(id, job.clone());
@@ -164,7 +166,7 @@ impl Jobs {
 /// What the sweeps of one master remember.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    /// The copies that no unfinished job names: the version, and when a sweep has first seen it so.
+    /// The copies that no unfinished job names, each with the time at which a sweep first found this version unnamed.
     unnamed: BTreeMap<CodeId, (CodeCopy, Instant)>,
     /// Named code that is too large for a copy.
     never: BTreeSet<CodeId>,

@@ -38,7 +38,8 @@ impl Jobs {
         }
     }
 
-    /// The finished jobs that count against the limit: when each has ended, and how to tell its driver to delete it.
+    /// The finished jobs that count against the limit: when each has ended, and the notification for its driver to
+    /// delete it.
     fn finished(&self) -> Vec<(UnixMillis, Arc<Notify>)> {
         let counted = |handle: &JobHandle| {
             let stored = handle.record.borrow();
@@ -49,9 +50,9 @@ impl Jobs {
         self.handles.lock().values().filter_map(counted).collect()
     }
 
-    /// When a job has ended, if this master may delete the job. Otherwise `None`: the job has not ended, a user has
-    /// asked for its deletion, a later master or a master with another key held it, or its deletion would delete a user's
-    /// TFJob in the cluster.
+    /// When a job has ended, if this master may delete the job. `None` if the job has not ended, or if a user has asked
+    /// for its deletion. Also `None` if a later master or a master with another key held the job, or if the deletion
+    /// would delete a user's TFJob in the cluster.
     fn ended(&self, record: &JobRecord) -> Option<UnixMillis> {
         let times = &record.ended.as_ref()?.times;
         let is_own = record.holder <= self.context.boot_id && self.context.foreign_key(record).is_none();

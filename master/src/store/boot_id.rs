@@ -1,5 +1,5 @@
 //! The boot ids of masters: a later master has a greater boot id. A boot id contains the greater of two numbers: the
-//! seconds of the store's clock, and the greatest number in the records' boot ids plus one. All masters share the
+//! seconds of the store's clock, and one more than the greatest number in the records' boot ids. All masters share the
 //! store's clock, so a later master has a greater boot id even if records were deleted.
 
 use protocol::ids::UnixMillis;

@@ -58,8 +58,9 @@ impl fmt::Display for Unkept {
 /// Copies of code, by the ids of the code. The store does not check that a new content matches its id.
 #[async_trait]
 pub trait CodeCopies: Send + Sync {
-    /// Keeps a copy with this content of at most [`CODE_COPY_BYTES_MAX`] bytes. Replaces a copy with another content,
-    /// unless it is a copy of the same code, see [`is_copy_of`](crate::code::is_copy_of).
+    /// Keeps a copy with this content, which has at most [`CODE_COPY_BYTES_MAX`] bytes. An existing copy whose content
+    /// differs stays if it is a copy of the same code, see [`is_copy_of`](crate::code::is_copy_of). Otherwise it is
+    /// replaced.
     async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError>;
 
     /// Reads the content of a copy. `None` if there is no copy.

@@ -196,7 +196,7 @@ struct Told {
     relisted: HashSet<String>,
     /// The version of each ConfigMap without a readable record. Each version is reported only once.
     set_aside: HashMap<String, Option<String>>,
-    /// Whether all records were readable, in the last event about this. `None` before the end of the first list.
+    /// What the last event said about whether all records are readable. `None` before the end of the first list.
     all_readable: Option<bool>,
 }
 

@@ -197,7 +197,7 @@ pub trait JobStore: Send + Sync {
 }
 
 /// Changes a record with compare-and-swap, and tries again after each conflict. Writes the record only if `change`
-/// changes it, cut to its maximum size.
+/// changes it. Cuts a changed record to its maximum size.
 ///
 /// # Errors
 /// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].

@@ -38,7 +38,7 @@ pub struct JobRecord {
     pub spec: JobSpec,
     /// When the job was accepted.
     pub accepted_at: UnixMillis,
-    /// At first 1. Each takeover adds one, by another master or by a new driver of the same master.
+    /// 1 at first. Each takeover by another master, or by a new driver of the same master, adds one.
     pub epoch: u32,
     /// The boot id of the master that holds the job.
     pub holder: String,
@@ -51,8 +51,8 @@ pub struct JobRecord {
     pub priority: i32,
     /// The user's current wish.
     pub wish: Wish,
-    /// Only for agents of Muster's first prototype, which cannot report whether their exec.py was started: the newest start
-    /// with such an agent. It is recorded before the start.
+    /// The newest start with an agent of Muster's first prototype, recorded before the start. Such an agent cannot
+    /// report whether its exec.py was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
     /// The failed starts of the gang, and the number of restarts.
@@ -129,8 +129,8 @@ impl JobRecord {
         plan::replicas_now(&self.spec, self.workers())
     }
 
-    /// The failed start after which the job waits for new code. `None` if the job has never waited, a user has pushed
-    /// new code since, or the job has ended.
+    /// The failed start after which the job waits for new code. `None` if the job has never waited, if a user has
+    /// pushed new code after the wait began, or if the job has ended.
     pub fn waits_after(&self) -> Option<&Halted> {
         self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
     }

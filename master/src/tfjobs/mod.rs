@@ -29,7 +29,8 @@ use crate::kube::{ApiFailure, Cluster};
 use crate::registry::{JobHandle, Jobs, JobsError};
 use crate::store::{Wish, wall_clock};
 
-/// Interval at which a master sweeps again, and checks whether the cluster's definition of TFJobs is still Muster's.
+/// Interval between two regular sweeps, which delete the jobs of deleted TFJobs. Before each regular sweep, the master
+/// checks whether the cluster's definition of TFJobs is still Muster's.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed, and between the two sweeps that follow the deletion of a TFJob.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -169,8 +170,8 @@ impl Following {
         self.sweep_at = Some(Instant::now() + RETRY_PAUSE);
     }
 
-    /// Begins to delete the jobs whose object no longer exists. Ends an earlier sweep: what it has not deleted yet, this
-    /// sweep finds again.
+    /// Begins to delete the jobs whose object no longer exists. Ends an earlier sweep: this sweep finds again the jobs
+    /// that the earlier sweep has not deleted yet.
     fn sweep(&mut self) {
         if !self.is_complete {
             return;
@@ -200,8 +201,8 @@ struct Orphan {
 }
 
 impl Orphan {
-    /// Deletes the job, unless its object exists. Another master may have created object and job a moment ago, and the
-    /// two watches of this master are independent, so ask the API.
+    /// Deletes the job, unless its object exists. Another master may have created the object and the job a moment ago.
+    /// This master watches objects and jobs independently, and may know only the job. So ask the API.
     async fn delete(&self, Site { cluster, jobs, .. }: &Site) -> Result<(), Trouble> {
         let named = ListParams::default().fields(&format!("metadata.name={}", self.job));
         let found = call(cluster.tfjobs().list(&named)).await?;

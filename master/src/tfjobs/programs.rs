@@ -51,7 +51,7 @@ impl ProgramSource {
         })
     }
 
-    /// The login for an image in these pull secrets.
+    /// The login that these pull secrets contain for an image.
     async fn login(&self, image: &ImageRef, secrets: &BTreeSet<String>) -> Result<Option<Login>, Unknown> {
         let mut best: Option<(&String, Found)> = None;
         for name in secrets.intersection(&self.readable) {

@@ -1,4 +1,5 @@
-//! The login for an image in a Secret of the type kubernetes.io/dockerconfigjson (pure). Runs no credential helper.
+//! Finds the login for an image in a Secret of the type kubernetes.io/dockerconfigjson. Does no I/O, and runs no
+//! credential helper.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,7 @@ struct Auth {
     identitytoken: Option<String>,
 }
 
-/// Finds the best entry for an image. `None` if no entry is for it, or none can be read.
+/// Finds the best entry for an image. `None` if no entry is for this image, or if no such entry can be read.
 pub(super) fn find(config: &[u8], image: &ImageRef) -> Option<Found> {
     let config: Config = serde_json::from_slice(config).ok()?;
     let of_image = config.auths.into_iter().filter_map(|(key, auth)| {

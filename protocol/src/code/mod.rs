@@ -221,7 +221,7 @@ impl Manifest {
     }
 }
 
-/// Checks that files with these paths can exist together, also on file systems where case does not matter.
+/// Checks that files with these paths can exist together, even on file systems where case does not matter.
 fn check_paths(files: &[CodeFile]) -> Result<(), BadManifest> {
     let mut folded: BTreeMap<String, &CodePath> = BTreeMap::new();
     for CodeFile { path, .. } in files {

@@ -47,7 +47,7 @@ names! {
     PET_NNODES,
     /// Read by torchrun: the rank of the replica.
     PET_NODE_RANK,
-    /// Read by torchrun: the number of processes to start: `gpus` of the job's pod options, or 1.
+    /// Read by torchrun: the number of processes to start. It is the replica's number of GPUs, at least 1.
     PET_NPROC_PER_NODE,
     /// Read by torchrun: the same as [`MASTER_ADDR`].
     PET_MASTER_ADDR,

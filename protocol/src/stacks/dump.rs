@@ -41,7 +41,7 @@ impl Frame {
 /// The stack of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Whether this thread has written the text. The kernel prefers the main thread.
+    /// Whether this thread has written the text. The kernel prefers the main thread for the signal.
     pub is_current: bool,
     /// The calls, outermost first.
     pub frames: Vec<Frame>,

@@ -12,14 +12,15 @@ pub struct Group {
     pub frames: Vec<Frame>,
 }
 
-/// The file that `python -c` shows. The warm interpreter is such a program, and has started the script.
+/// The file name in a stack of `python -c`. The warm interpreter is such a program, and starts the script.
 const PROGRAM_OF_WARM: &str = "<string>";
 
 /// Groups equal stacks. The largest group comes first, and groups of one size are ordered by their first replica. Stacks
 /// without calls are left out.
 ///
-/// Stacks are equal if the names of their files, functions and, outside libraries, their lines are equal: replicas may
-/// have the same code in different folders, and a wait in a library may be a loop.
+/// Stacks are equal if the names of their files and functions are equal. Outside libraries, their lines must be equal
+/// too. In a library, a wait may be a loop. Folders do not count, because replicas may have the same code in different
+/// folders.
 pub fn grouped(stacks: impl IntoIterator<Item = (ReplicaId, Vec<Frame>)>) -> Vec<Group> {
     let mut stacks: Vec<_> = stacks.into_iter().filter(|(_, frames)| !frames.is_empty()).collect();
     stacks.sort_by_key(|(replica, _)| *replica);
@@ -52,7 +53,7 @@ pub fn other_threads(stacks: &ReplicaStacks) -> Vec<Vec<Frame>> {
     others.filter(|thread| !thread.frames.iter().any(is_helper)).map(|thread| thread.frames.clone()).collect()
 }
 
-/// The oldest thread is the last one, unless the text ends after 100 threads with `...`.
+/// The main thread is the oldest, so it is the last one, unless the text ends after 100 threads with `...`.
 fn main_of<'a>(threads: &'a [Thread], text: &str) -> Option<&'a Thread> {
     let is_cut = text.lines().any(|line| line == "...");
     let current = threads.iter().find(|thread| thread.is_current);

@@ -12,7 +12,7 @@ pub use self::sentence::{SENTENCE_JSON_BYTES, sentence};
 
 use crate::ids::ReplicaId;
 
-/// Maximum bytes of [`Dump::Text`] of all processes of an agent's answer.
+/// Maximum bytes of all [`Dump::Text`]s together in an agent's answer.
 pub const TEXT_BYTES: usize = 256 * 1024;
 
 /// The answer of an agent's `POST /stacks`.
@@ -50,7 +50,7 @@ pub enum Dump {
     /// The text of Python's module `faulthandler`. Below each frame whose file is not in a library, the agent adds the
     /// source line, indented by four spaces.
     Text(String),
-    /// Why there are none.
+    /// Why there are no stacks.
     WhyNot(String),
 }
 
@@ -81,7 +81,7 @@ pub struct ReplicaStacks {
 pub enum Answer {
     /// The main process of the run, and then its child processes.
     Processes(Vec<ProcessStacks>),
-    /// Why there are none.
+    /// Why there are no stacks.
     WhyNot(String),
 }
 

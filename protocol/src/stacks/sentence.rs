@@ -18,8 +18,8 @@ const NAMES_MAX: usize = 3;
 /// Maximum characters of the reason why there is no stack.
 const REASON_CHARS: usize = 200;
 
-/// Functions in which all ranks wait for each other, in TensorFlow, torch and JAX. A function's name, without
-/// underscores, contains the first text.
+/// Functions in which all ranks wait for each other, in TensorFlow, torch and JAX. A function's name, in lower case and
+/// without underscores, contains the first text. The second text is the name in the sentence.
 const COLLECTIVES: [(&str, &str); 7] = [
     ("allreduce", "all-reduce"),
     ("allgather", "all-gather"),
@@ -30,8 +30,8 @@ const COLLECTIVES: [(&str, &str); 7] = [
     ("broadcastonetoall", "broadcast"),
 ];
 
-/// The function with which TensorFlow's Python executes a `tf.function` as a whole (tensorflow/python/eager/context.py).
-/// The operations inside it, such as an all-reduce, have no Python.
+/// The function with which TensorFlow's Python executes a `tf.function` as a whole
+/// (tensorflow/python/eager/context.py). The operations inside it, such as an all-reduce, are not in Python's stacks.
 const TF_FUNCTION: &str = "call_function";
 
 /// Functions that wait for something.
@@ -56,7 +56,7 @@ const WAITS: [&str; 16] = [
 /// Functions that take long only if a device or a file does not answer.
 const CALLS: [&str; 9] = ["flock", "fsync", "listdir", "open", "read", "readline", "send", "sendall", "write"];
 
-/// Where a stack is. The order is that of the sentence.
+/// Where a stack is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     doing: Doing,
@@ -71,7 +71,7 @@ enum Doing {
     Waits(String),
     /// The stack is in a function.
     Is(String),
-    /// The line says no more.
+    /// Only the line is known.
     Line,
 }
 
@@ -99,7 +99,7 @@ pub fn sentence(replicas: &[ReplicaStacks]) -> String {
     text::beginning(&whole, SENTENCE_JSON_BYTES).to_owned()
 }
 
-/// The parts in the order of their numbers of replicas.
+/// The texts of the parts, those with the most replicas first.
 fn listed<K: Ord>(
     parts: BTreeMap<K, Vec<ReplicaId>>,
     between: &str,
@@ -125,7 +125,7 @@ fn at_place(Place { doing, at: (file, line) }: &Place, replicas: &[ReplicaId], c
     }
 }
 
-/// The names of few replicas, or how many of all replicas they are.
+/// The names of these replicas if they are few, otherwise their number among all `count` replicas.
 fn names(replicas: &[ReplicaId], count: usize) -> String {
     let names: Vec<String> = replicas.iter().map(ReplicaId::to_string).collect();
     match names.as_slice() {
@@ -184,8 +184,8 @@ fn doing(function: &str) -> Doing {
     }
 }
 
-/// The function that a line of source most likely is in. Python's own functions are not in its stacks. So this is the
-/// only function that the line calls, or the only one that is known to take long.
+/// The function in which a line of source most likely waits. Python's stacks do not show its built-in functions. So
+/// this is the only function that the line calls, or the only one of them that is known to take long.
 fn call_in(source: &str) -> Option<String> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let before = source.match_indices('(').map(|(at, _)| &source[..at]);

@@ -97,7 +97,7 @@ fn impossible_batches_are_refused_and_named() {
         (with(bounds(Some(0), None)), "a batch of 0 to 64 is impossible"),
         (with(multiple(0)), "not a multiple of 0"),
         (with(multiple(7)), "global-batch 64 is not a multiple of 7"),
-        (with(Batching { min_batch: Some(9), max_batch: Some(15), ..multiple(8) }), "no multiple of 8 is from 9 to 15"),
+        (with(Batching { min_batch: Some(9), max_batch: Some(15), ..multiple(8) }), "contain no multiple of 8"),
         (
             request(2, global(64), &[(json!({"gpus": 1}), 1), (json!({"cpu": "4"}), 1)]),
             "some workers have GPUs and some have none",

@@ -88,7 +88,7 @@ impl Chaos {
         struck.expect("only one task waits for a strike")
     }
 
-    /// Waits until the master stops answering, for good or for a while.
+    /// Waits until the master stops answering, permanently or for some time.
     pub async fn silenced(&self) {
         let is_silent = |state: &State| matches!(state.condition, Condition::Dead | Condition::Frozen);
         let _ = self.0.subscribe().wait_for(is_silent).await;
@@ -147,7 +147,7 @@ impl Chaos {
         }
     }
 
-    /// Counts that the master passes this point. Returns the fault that strikes now, if any.
+    /// Counts one passing of this point. Returns the fault that strikes now, if any.
     fn strike(&self, point: Point) -> Option<Fault> {
         let mut struck = None;
         self.0.send_if_modified(|state| {

@@ -8,7 +8,8 @@ use protocol::routes;
 
 use master::store::JobRecord;
 
-/// An action of a master on something outside its process: a record, a copy of code, a network policy, a pod or an agent.
+/// An action of a master on something outside its process: a record, a copy of code, a network policy, a pod or an
+/// agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deed {
     /// Keep a copy of code beside the records.
@@ -39,7 +40,7 @@ pub enum Deed {
     Notify,
     /// Ask an agent to stop its run.
     Stop,
-    /// Record that a start failed and the job restarts, or that a start may repeat an earlier master's start.
+    /// Record that a start failed and that the job restarts.
     MakeUp,
     /// Record that the job waits for new code.
     Halt,
@@ -172,8 +173,8 @@ impl Point {
         Self::all().filter(|point| !point.deed().is_about_code() && point.deed() != Deed::Notify)
     }
 
-    /// Every point that a master passes for a job that brings its code and receives no other code, and whose batch sizes
-    /// do not change.
+    /// Every point that a master passes for a job that brings its code and receives no other code, and whose batch
+    /// sizes do not change.
     pub fn without_push() -> impl Iterator<Item = Self> {
         Self::all().filter(|point| !matches!(point.deed(), Deed::Halt | Deed::Push | Deed::Notify))
     }

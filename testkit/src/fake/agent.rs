@@ -241,7 +241,7 @@ impl FakeAgent {
         self.0.logs_to_end.store(times, Ordering::Relaxed);
     }
 
-    /// Makes the agent tell that all output was printed so long ago.
+    /// Makes the agent say that all output was printed this long ago.
     pub fn tell_age(&self, age: Duration) {
         *self.0.age.lock() = age;
     }
@@ -314,7 +314,7 @@ impl FakeAgent {
         self.end(&mut self.history_mut(), stopped(ExitOutcome::Signal(15)));
     }
 
-    /// Makes the script report this progress with the helper.
+    /// Makes the script report this progress with the helper muster.py.
     pub fn report(&self, progress: Progress) {
         self.change(|status| status.helper = Some(progress));
     }
@@ -324,7 +324,7 @@ impl FakeAgent {
         self.history_mut().processes = processes;
     }
 
-    /// Makes the agent tell that its run uses this.
+    /// Makes the agent report this usage of its run.
     pub fn tell_usage(&self, usage: Usage) {
         self.change(|status| status.usage = Some(usage));
     }

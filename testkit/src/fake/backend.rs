@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub(super) scheduler: tokio::sync::Mutex<()>,
 }
 
-/// How the pods of certain replicas are to behave.
+/// How the pods of certain replicas must behave.
 #[derive(Debug, Default)]
 struct Orders {
     /// The replicas whose next pods stay pending, and the reason.
@@ -65,7 +65,7 @@ struct Orders {
     held: BTreeSet<ReplicaId>,
     /// The replicas whose next pods are deleted before the watch lists them.
     unlisted: BTreeSet<ReplicaId>,
-    /// Whether the pods' other containers run on after their agents have ended.
+    /// Whether the pods' other containers continue after their agents have ended.
     side_cars_stay: bool,
     /// How the next agents of these replicas respond to new code.
     take_code: BTreeMap<ReplicaId, TakesCode>,
@@ -168,7 +168,7 @@ impl FakeBackend {
         self.0.orders.lock().unlisted.insert(replica);
     }
 
-    /// From now on, other containers of each pod run on after its agent has ended.
+    /// From now on, the other containers of each pod continue after the pod's agent has ended.
     pub fn keep_side_cars(&self) {
         self.0.orders.lock().side_cars_stay = true;
     }

@@ -10,7 +10,7 @@ use master::backend::BackendError;
 
 use super::backend::{FakeBackend, JobPods, PodChange};
 
-/// The resource of which each pod takes a part of the room.
+/// The limited resource. Each pod uses a part of it.
 pub(super) const RESOURCE: &str = "cpu";
 
 fn resources() -> Resources {

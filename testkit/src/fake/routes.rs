@@ -115,7 +115,7 @@ async fn stacks(State(agent): State<FakeAgent>, Query(OfGeneration { generation 
     Json(Stacks { processes: agent.history().processes }).into_response()
 }
 
-/// Passes on requests and answers. While the agent is cut off, neither gets through.
+/// Passes on requests and answers. While the agent is cut off, passes on nothing.
 async fn network(State(agent): State<FakeAgent>, request: Request, next: Next) -> Response {
     let mut is_cut_off = agent.0.is_cut_off.subscribe();
     let cut = async { drop(is_cut_off.wait_for(|is_cut_off| *is_cut_off).await) };
@@ -205,7 +205,8 @@ async fn receive_code(
     Ok(Json(MissingBlobs::default()))
 }
 
-/// Sends back the content that a test has set with [`FakeAgent::hold_code`], as if it were this code.
+/// Sends back the content that a test has set with [`FakeAgent::hold_code`], as if this content were the requested
+/// code.
 async fn held_code(State(agent): State<FakeAgent>) -> Result<Vec<u8>, (StatusCode, &'static str)> {
     let mut history = agent.history_mut();
     history.reads += 1;

@@ -51,7 +51,7 @@ impl FakeStore {
         self.with(move |inner| inner.quota = Some(quota)).await;
     }
 
-    /// Replaces the content of a copy, as somebody could do who may write ConfigMaps. `None` removes the copy.
+    /// Replaces the content of a copy, as a user with the right to write ConfigMaps could do. `None` removes the copy.
     pub async fn tamper(&self, id: CodeId, content: Option<Vec<u8>>) {
         self.with(move |inner| match content {
             Some(content) => drop(inner.write_copy(id, content)),

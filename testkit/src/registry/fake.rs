@@ -25,7 +25,7 @@ pub struct FakeAnswer {
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Vec<u8>,
-    /// The value of `Authorization` without which the registry answers 401, with the other headers.
+    /// The required value of `Authorization`. For any other value, the registry answers 401, with the same headers.
     pub wants: Option<String>,
     /// Where the answer stops.
     pub stops: Stops,
@@ -90,7 +90,7 @@ impl FakeRegistry {
         Self { address, contents, task: tokio::spawn(serve) }
     }
 
-    /// The host and port, the beginning of the names of this registry's images.
+    /// The host and port. The names of this registry's images begin with them.
     pub fn host(&self) -> String {
         self.address.to_string()
     }

@@ -27,7 +27,7 @@ pub struct TestImage {
 }
 
 impl TestImage {
-    /// An image for Linux with this part `config` of its configuration, which has ENTRYPOINT, CMD and USER.
+    /// An image for Linux. `config` is the part of its configuration with ENTRYPOINT, CMD and USER.
     pub fn new(config: &Value) -> Self {
         let config =
             json!({ "architecture": "amd64", "os": "linux", "config": config, "rootfs": { "type": "layers" } });

@@ -16,10 +16,10 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// The user `team` with the password `secret`, hashed by bcrypt.
 const USERS: &str = "team:$2b$04$7QI4/6AEWJKHgNFCrYCOi.A4eBAlTllB05CUhhJ4QrrO/rtOn5rh2\n";
 
-/// What the registry wants of its callers.
+/// The login that the registry requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Secured {
-    /// Nothing.
+    /// No login.
     No,
     /// The user `team` with the password `secret`.
     ByPassword,
@@ -76,7 +76,7 @@ impl RealRegistry {
         Self { process, address, has_tls, _folder: folder }
     }
 
-    /// The host and port, the beginning of the names of this registry's images.
+    /// The host and port. The names of this registry's images begin with them.
     pub fn host(&self) -> String {
         self.address.to_string()
     }

@@ -262,7 +262,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Returns an error answer like those of the Kubernetes API.
+/// Returns an error answer in the form of the Kubernetes API.
 fn status(code: u16) -> Result<Response<Body>, Error> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

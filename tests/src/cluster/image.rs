@@ -108,8 +108,8 @@ impl Image {
         image
     }
 
-    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into the image, because only a
-    /// released master is statically linked, not the master under test.
+    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into the image, because the
+    /// master under test is not statically linked, unlike a released master.
     ///
     /// # Panics
     /// If the image cannot be built.
@@ -132,8 +132,8 @@ impl Image {
         Self::unwrapped(context)
     }
 
-    /// Builds an image from this Dockerfile, and gives it a name in the registry at `host`, which need not have the
-    /// image. Returns the image's configuration too.
+    /// Builds an image from this Dockerfile, and gives it a name in the registry at `host`. The registry need not have
+    /// the image. Returns the image's configuration too.
     ///
     /// # Panics
     /// If the image cannot be built.

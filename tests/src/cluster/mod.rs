@@ -89,8 +89,8 @@ impl Cluster {
         self.namespace.created_by_masters("/api/v1", "pods").iter().filter(|pod| phase(pod)).map(name_of).collect()
     }
 
-    /// Returns the pods and the records of jobs in the namespace, as `pod/NAME` and `configmap/NAME`. Leaves out copies of
-    /// code, which stay for some minutes after their jobs.
+    /// Returns the pods and the records of jobs in the namespace, as `pod/NAME` and `configmap/NAME`. Leaves out copies
+    /// of code, which stay for some minutes after their jobs.
     pub fn objects(&self) -> Vec<String> {
         let maps = self.names("/api/v1", "configmaps", "configmap");
         let records = maps.into_iter().filter(|name| !name.starts_with("configmap/muster-code-"));

@@ -57,8 +57,8 @@ impl Namespace {
         serde_json::from_value(found["items"].take()).expect("not a list")
     }
 
-    /// Returns the CPU of each pod, such as `350m`, with which the cluster's only node has room for exactly this number
-    /// of pods.
+    /// Returns an amount of CPU for each pod, such as `350m`. With this amount, the cluster's only node has room for
+    /// exactly this number of pods.
     ///
     /// # Panics
     /// If the cluster has another number of nodes.

@@ -67,7 +67,7 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
     assert_eq!(logs.matches("ready").count(), 2, "after the end of the pods, the output is not complete: {logs}");
     stage.verb(&["delete", "long"]).code(0);
     stage.verb(&["logs", "long"]).code(2).says(&["long"]);
-    // The history still has it.
+    // The history still contains the job.
     stage.verb(&["status", "long"]).code(0).says(&["no longer on record"]);
 }
 

@@ -22,7 +22,7 @@ pub(super) type Contents = BTreeMap<Sha256, Vec<u8>>;
 
 type Content = (CodeFile, Vec<u8>);
 
-/// Reads all files. The sizes and hashes are those of the bytes that were read.
+/// Reads all files. The sizes and hashes describe the bytes that were read.
 pub(super) fn all(found: &[Found]) -> Result<(Vec<CodeFile>, Contents), Error> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));

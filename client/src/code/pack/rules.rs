@@ -1,7 +1,7 @@
-//! The rules that leave files out: names that are never sent, and the patterns of .musterignore if the folder has such
-//! a file, else of .dockerignore, else of .gitignore. For .musterignore and .gitignore, git's rules apply: the patterns
-//! of a file are used in the folder of that file and in all folders below. The deepest file with a matching pattern
-//! decides.
+//! The rules that leave files out: names that are never sent, and the patterns of one file. This file is .musterignore
+//! if it exists in the folder, else .dockerignore, else .gitignore. For .musterignore and .gitignore, git's rules
+//! apply: the patterns of a file are used in the folder of that file and in all folders below. The deepest file with a
+//! matching pattern decides.
 
 use std::fs;
 use std::io;

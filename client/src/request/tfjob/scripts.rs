@@ -14,8 +14,8 @@ const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
 /// Flags of Python whose value is the next word.
 const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 
-/// If the script is an absolute path that does not exist on this machine, replaces the path by that of a file with the
-/// same name, from the first of these folders that contains such a file.
+/// If the script is an absolute path that does not exist on this machine, looks for a file with the same name in these
+/// folders. Replaces the path by the path of the first such file.
 pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), Error> {
     let Some(word) = script(container) else { return Ok(()) };
     let script = word.as_str().unwrap_or_default().to_owned();

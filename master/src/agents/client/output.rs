@@ -27,7 +27,7 @@ pub struct LogStream<S> {
 /// A piece of a [`LogStream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogPiece {
-    /// The next bytes, and how long before their arrival they were printed.
+    /// The next bytes, and their age: the time between their printing and their sending.
     Bytes(Bytes, Duration),
     /// The run has ended, and all of its output was sent. The value is the run's generation, if the agent sent it.
     RunEnded(Option<Generation>),

@@ -1,4 +1,4 @@
-//! How often agents that have not answered yet are asked.
+//! How often the master asks agents that have not answered yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Maximum pause, including jitter, between two requests to an agent that has not answered yet, if there are few such
 /// agents. The pause is short because the whole gang waits for the last agent.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// If there are many such agents, the maximum pause is this time for each of them. So the master sends at most 1,000 of
-/// these requests a second, also while thousands of pods pull a large image.
+/// If there are many such agents, the maximum pause is this time multiplied by their number. So the master sends at
+/// most 1,000 of these requests a second, also while thousands of pods pull a large image.
 const PAUSE_EACH: Duration = Duration::from_millis(1);
 
 /// The number of agents of all jobs that are being asked and have not answered yet.

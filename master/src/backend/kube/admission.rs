@@ -24,9 +24,10 @@ use crate::kube::api::{ApiFailure, call};
 use crate::kube::own_pod::{OwnUses, Used, used};
 
 impl KubeBackend {
-    /// Checks a job before anything exists. First come the checks that need no call, then a dry run of each kind of
-    /// pod, then the quotas. The dry run finds violated admission rules, unknown priority classes and unknown service
-    /// accounts. Returns one pod of each kind, as the cluster would accept it, and the number of pods of this kind.
+    /// Checks a job before anything exists, in three steps: the checks that need no call, a dry run of each kind of
+    /// pod, and the check of the quotas. The dry run finds violated admission rules, unknown priority classes and
+    /// unknown service accounts. Returns one pod of each kind, as the cluster would accept it, and the number of pods
+    /// of this kind.
     pub(super) async fn admission(&self, spec: &JobSpec) -> Result<Vec<(Pod, usize)>, Refusal> {
         let kinds = plan::kinds(spec);
         if let Some(refusal) = self.refusal(spec, &kinds) {

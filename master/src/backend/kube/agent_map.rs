@@ -39,7 +39,7 @@ pub(super) struct AgentMap {
 enum State {
     /// No job has needed the ConfigMap yet.
     Unchecked,
-    /// The ConfigMap with this uid exists. Its content was compared, and is immutable.
+    /// The ConfigMap with this uid exists. Its content is this master's agent, and is immutable.
     Exists(Option<String>),
     /// The namespace refuses the ConfigMap, or has another one with this name. Pods copy the agent from an image.
     Refused,
@@ -95,7 +95,7 @@ impl AgentMap {
         }
     }
 
-    /// Deletes the ConfigMaps of other versions of the agent, except those that a pod names.
+    /// Deletes the ConfigMaps of other versions of the agent, except those that a pod mounts.
     pub(super) async fn remove_others(&self, pods: &Api<Pod>) {
         if let Err(failure) = self.try_to_remove_others(pods).await {
             warn!(error = error_chain(&failure), "could not delete the agents of other versions");

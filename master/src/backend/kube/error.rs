@@ -10,7 +10,7 @@ use crate::kube::api::ApiFailure;
 /// Why a job without an image cannot run.
 pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and every pod needs an image";
 
-/// Why this master cannot run a job into whose pods the agent must be copied.
+/// Why this master cannot run a job whose pods need a copy of the agent.
 pub(super) const NO_AGENT_IMAGE: &str = "the agent must be copied into the job's pods, and this master has no image with the agent: start the \
                                          master with --agent-image, such as --agent-image muster-master:latest";
 

@@ -141,9 +141,10 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
     }
 }
 
-/// The agent's arguments. `None` if the image contains the agent and the command is the agent's default: the agent of
-/// the first prototype accepts no arguments. Kubernetes and the agent both expand `$(NAME)` and turn `$$` into `$`.
-/// This function doubles every `$`, so that Kubernetes expands nothing. The agent then expands the run's variables.
+/// The agent's arguments. `None` if the image contains the agent and the command is the agent's default. In this case,
+/// the agent may be an agent of the first prototype, which accepts no arguments. Kubernetes and the agent both expand
+/// `$(NAME)` and turn `$$` into `$`. This function doubles every `$`, so that Kubernetes expands nothing. The agent
+/// then expands the run's variables.
 fn arguments(spec: &PodSpec) -> Option<Vec<String>> {
     if spec.command == [PYTHONS[0], SCRIPT] && !spec.needs_agent() {
         return None;

@@ -161,8 +161,8 @@ impl KubeBackend {
         }
     }
 
-    /// Keeps this agent in a ConfigMap, from which Python in the pods of jobs with code unpacks it. Deletes the agents
-    /// of other versions that no pod uses. An agent that is too large for a ConfigMap changes nothing.
+    /// Keeps this agent in a ConfigMap. In the pods of jobs with code, Python unpacks the agent from this ConfigMap.
+    /// Deletes the agents of other versions that no pod uses. Does nothing if the agent is too large for a ConfigMap.
     pub async fn with_agent_program(self, cluster: &Cluster, agent: &[u8]) -> Self {
         let agent_map = AgentMap::new(cluster.objects(), agent);
         if let Some(map) = &agent_map {
@@ -177,7 +177,8 @@ impl KubeBackend {
         manifest::pod(spec, self.agent_source(spec).as_ref(), self.rules.default_user, allowed)
     }
 
-    /// From where the agent gets into this pod. The image of a template may lack Python.
+    /// The source of the agent for this pod. A pod with a template does not use the ConfigMap, because the template's
+    /// image may lack Python.
     fn agent_source(&self, spec: &PodSpec) -> Option<AgentSource> {
         let map = self.agent_map.as_ref().filter(|_| spec.template.is_none()).and_then(AgentMap::name);
         map.map(AgentSource::ConfigMap).or_else(|| self.rules.agent_image.clone().map(AgentSource::Image))
@@ -205,7 +206,7 @@ impl KubeBackend {
                 let _ = timeout(NAME_INTERVAL, self.seen.owner_changed_from(&name, owner.as_ref())).await;
             }
         };
-        // If the watch has not reported a pod with this name, assume that such a pod has the same grace as the new pod.
+        // If the watch has not reported a pod with this name, use the grace of the new pod.
         let own = u64::from(spec.options.termination_grace_seconds());
         let grace = self.seen.pod(&name).and_then(|pod| pod.grace_seconds).unwrap_or(own);
         match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {

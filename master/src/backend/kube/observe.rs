@@ -53,7 +53,7 @@ const LASTING: [&str; 11] = [
 const CACHE_IS_LATE: &str = "failed to sync ";
 /// The beginning of a reason about the container that copies the agent.
 const NOT_INSTALLED: &str = "the agent cannot be copied into the pod: ";
-/// Reasons of a container whose program could not be run: Docker's and containerd's (`ContainerCannotRun` in
+/// The reasons that Docker and containerd give for a container whose program could not be run (`ContainerCannotRun` in
 /// `kubernetes/pkg/kubelet/dockershim`, `StartError` in `containerd/pkg/cri/server`).
 const CANNOT_RUN: [&str; 2] = ["ContainerCannotRun", "StartError"];
 /// What to do if Python cannot start the agent.
@@ -104,16 +104,16 @@ fn has_ended(status: &PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
 }
 
-/// Whether the agent's container has ended, and another container of the pod has not. A template or the cluster may
-/// add such containers, and the pod's phase stays `Running` while they run. If the script was stopped together with its
-/// pod, the cause may be an eviction, which the phase will show later.
+/// Whether the agent's container has ended, and another container of the pod has not. A template or the cluster may add
+/// such containers, and the pod's phase stays `Running` while they run. Returns false if the script was stopped
+/// together with its pod: the cause may be an eviction, which the phase will show later.
 fn ended_among_others(pod: &Pod, status: &PodStatus) -> bool {
     let terminated = container_state(pod, status).and_then(|state| state.terminated.as_ref());
     let is_by_itself = |state| last_words(state).is_none_or(|words| !words.exit.terminated);
     others(status) == Others::Running && terminated.is_some_and(is_by_itself)
 }
 
-/// Whether a container of the pod may still run. Once the phase shows the pod's end, none does.
+/// Whether a container of the pod may still run. After the phase shows the pod's end, no container runs.
 fn others(status: &PodStatus) -> Others {
     let mut states = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref());
     if !has_ended(status) && states.any(|state| state.terminated.is_none()) { Others::Running } else { Others::Ended }
@@ -229,8 +229,9 @@ impl Waiting<'_> {
         Some(if self.is_installer { format!("{NOT_INSTALLED}{told}") } else { told })
     }
 
-    /// Like [`Self::reason`]. While the kubelet pauses between two pulls, this is the cause of the failed pull, if it is
-    /// known: newer kubelets repeat the cause, and `before` contains it otherwise.
+    /// Like [`Self::reason`]. While the kubelet pauses between two pulls, returns the cause of the failed pull, if the
+    /// cause is known. Newer kubelets repeat the cause in this message. For older kubelets, `before` contains the
+    /// cause.
     fn cause(self, before: Option<&PodState>) -> Option<String> {
         let reason = self.reason()?;
         let (
@@ -251,7 +252,7 @@ impl Waiting<'_> {
         // The kubelet was too slow to read a Secret or ConfigMap, and will retry.
         let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
         let is_listed = self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late;
-        // The part before may contain the image's name.
+        // Search only the text after `ERR_IMAGE_PULL`: the text before it may contain the image's name.
         let cause = cause.split_once(ERR_IMAGE_PULL).map_or("", |(_, told)| told).to_lowercase();
         is_listed || self.is_back_off() && LASTING.iter().any(|part| cause.contains(part))
     }
@@ -266,8 +267,8 @@ fn not_installed(status: &PodStatus) -> Option<String> {
     Some(format!("{NOT_INSTALLED}{why}{hint}"))
 }
 
-/// Why Python in the job's image did not become the agent, if that ended the pod. Every pod of this image fails in the
-/// same way.
+/// Why Python in the job's image could not start the agent, if this failure ended the pod. Every pod of this image
+/// fails in the same way.
 fn not_unpacked(pod: &Pod, terminated: &ContainerStateTerminated) -> Option<String> {
     let runs_python = container(pod)?.command.as_ref()?.first().is_some_and(|program| program == PYTHON);
     let message = terminated.message.as_deref().filter(|_| runs_python)?;

@@ -1,9 +1,10 @@
-//! Which resources are short, read from the messages of the scheduler and of quotas; and which ones a pod requests.
+//! Finds the resources that are short, from the messages of the scheduler and of quotas. Also lists the resources that
+//! a pod requests.
 
 use job::wait::Resources;
 use k8s_openapi::api::core::v1::Pod;
 
-/// The resources that a pod requests. Each pod needs one of a node's places for pods.
+/// The resources that a pod requests. Every pod also requests `pods`, because each node limits its number of pods.
 pub(super) fn requested(pod: &Pod) -> Resources {
     let spec = pod.spec.iter();
     let containers = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
@@ -17,7 +18,7 @@ pub(super) fn requested(pod: &Pod) -> Resources {
 /// keeps the pod from every node, such as a taint or a volume (`kubernetes/pkg/scheduler/framework/types.go`,
 /// `plugins/noderesources/fit.go`).
 pub(super) fn lacking_on_nodes(message: &str) -> Resources {
-    // The rest of the message is about a preemption, which lacks no resources of its own.
+    // The rest of the message is about preemption, and not about a lack of resources.
     let nodes = message.split_once("preemption:").map_or(message, |(nodes, _)| nodes);
     let named = nodes.split("Insufficient ").skip(1).filter_map(|rest| rest.split([',', ' ']).next());
     let named = named.map(|name| name.trim_end_matches('.').to_owned()).filter(|name| !name.is_empty());

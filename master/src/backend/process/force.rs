@@ -1,4 +1,4 @@
-//! Kills an agent that does not end by itself, for example after SIGSTOP, and all its processes.
+//! Kills an agent and all its processes, if the agent does not end by itself, for example after SIGSTOP.
 
 use std::collections::BTreeMap;
 use std::fs;

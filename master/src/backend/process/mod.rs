@@ -121,8 +121,8 @@ impl ProcessBackend {
         }
     }
 
-    /// Removes a pod that has ended, on a blocking thread, because its folder may contain the script's checkpoints and
-    /// data. The removal goes on if this future is dropped.
+    /// Removes a pod that has ended. Uses a blocking thread, because the pod's folder may contain large checkpoints and
+    /// data of the script. The removal continues even if this future is dropped.
     async fn remove(&self, job: &JobName, replica: ReplicaId) {
         let (backend, job) = (self.clone(), job.clone());
         // Fails only while the runtime shuts down.
@@ -156,7 +156,7 @@ impl PodBackend for ProcessBackend {
             return Err(Refusal { code: ErrorCode::BadImage, sentence });
         }
         let kinds = plan::kinds(spec);
-        // The CPUs of a group say how fast its workers are, if the job divides a batch.
+        // If the job divides a batch, the CPUs of a group are no limit: they only say how fast the group's workers are.
         let of_job = |mut pod: PodOptions| {
             pod.cpu = pod.cpu.filter(|_| spec.pod.cpu.is_some() || spec.global_batch().is_none());
             pod.asked_for().first().copied()
@@ -206,7 +206,7 @@ impl PodBackend for ProcessBackend {
             if let Some(orders) = pods.orders.get(&replica) {
                 orders.send_replace(Order::Delete);
             }
-            // Only one call removes the pod. Another would remove the folder of the next pod.
+            // Only one call removes the pod. A second call would remove the folder of the next pod.
             pods.table.get(replica).is_some_and(|pod| pod.has_ended()) && pods.removed.insert(replica)
         });
         if has_ended {

@@ -14,7 +14,7 @@ use crate::agents::client::{AgentAnswer, AgentError, LogPiece};
 use crate::error_chain::error_chain;
 use crate::store::wall_clock;
 
-/// When bytes were printed that have this age now.
+/// The time at which bytes with this age were printed.
 fn printed_at(now: UnixMillis, age: Duration) -> UnixMillis {
     UnixMillis(now.0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
 }
@@ -89,9 +89,9 @@ impl Pod {
         }
     }
 
-    /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream need not be the
-    /// end of the output, because an agent also ends the stream of a slow reader. After the rest of the output, the
-    /// agent names the run.
+    /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream is not always the
+    /// end of the output, because an agent also ends the stream of a slow reader. When an agent has sent all output of
+    /// a run, it names the run.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         loop {

@@ -19,7 +19,7 @@ pub(super) struct Leased {
     lease: Lease,
     /// The `seq` of the newest status that this task has received.
     after: u64,
-    /// The agent's clock in its newest answer.
+    /// The time of the agent's clock in the agent's newest answer.
     heard: ClockMillis,
 }
 

@@ -82,8 +82,8 @@ impl Pods {
         record: &JobRecord,
     ) -> Self {
         let table = common.context.backend.watch(&common.job);
-        // If the job has ended, only the replicas that still have pods are tracked, which the back end lists: a master may
-        // have thousands of finished jobs.
+        // A master may have thousands of finished jobs. So if the job has ended, track only the replicas that still
+        // have pods: the back end lists these pods.
         let tracked = if record.ended.is_some() { vec![] } else { record.replicas() };
         let replicas = tracked.into_iter().map(|id| (id, Replica::first(record.epoch))).collect();
         let prepare_at = Instant::now() + PREPARE_INTERVAL;
@@ -189,7 +189,7 @@ impl Pods {
         if is_being_configured_anew(machine.phase(), &agent) {
             return;
         }
-        // An agent of the first prototype can tell neither its seat nor the end of its lease.
+        // An agent of the first prototype cannot report its seat or the end of its lease.
         let needs_report = !machine.policy().is_fixed() || machine.policy().lease.is_some();
         let is_unfit = needs_report && agent == AgentState::SeedOnly;
         let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
@@ -215,7 +215,7 @@ impl Pods {
         code.wanted(self.replicas.values().filter_map(|replica| replica.tracked.seen.waits_for()))
     }
 
-    /// Gives the members of the roster their seats in a start, after `start` earlier starts.
+    /// Gives the members of the roster their seats in a start. `start` is the number of earlier starts.
     pub(super) fn enrol(&mut self, generation: Generation, roster: &Roster, (start, pushes): (u32, u32)) {
         for (id, seat) in roster.seats() {
             let membership = Membership { seat: seat.index, of: roster.len(), start, pushes };

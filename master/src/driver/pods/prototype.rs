@@ -1,5 +1,5 @@
-//! Stands in for agents of the first prototype, which report neither a status nor their membership: what the record and
-//! this master know about their start takes the place of the missing report.
+//! Replaces the missing reports of agents of the first prototype. These agents report neither a status nor their
+//! membership. So this code uses what the record and this master know about their start.
 
 use job::observation::{AgentState, Enrolled, Observation, PodState};
 use protocol::agent::Membership;
@@ -33,8 +33,8 @@ impl Launched {
     }
 }
 
-/// The state of a replica's agent if it reports `agent`. The record may show that the agent was already asked to run
-/// exec.py. Then it must not be asked again.
+/// The state of a replica's agent if it reports `agent`. The record may show that a master has already asked the agent
+/// to run exec.py. Then the agent counts as started, and this master does not ask it again.
 pub(super) fn state_of(seen: &mut Observation, agent: AgentState, record: &JobRecord, id: ReplicaId) -> AgentState {
     match Some(record).filter(|_| agent == AgentState::SeedOnly).and_then(Launched::of) {
         Some(launched) => started_in(seen, launched, id),

@@ -19,7 +19,8 @@ use crate::error_chain::error_chain;
 /// Maximum bytes of the dumps of all replicas, as JSON. Each replica may have an equal share.
 const DUMPS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Maximum number of processes of a replica, and bytes of a name. Another program may answer at the address of an agent.
+/// Maximum number of processes of a replica, and maximum bytes of a name. These limits matter if another program
+/// answers at an agent's address.
 const PROCESSES_MAX: usize = 64;
 const NAME_BYTES: usize = 256;
 
@@ -41,7 +42,7 @@ impl Pods {
         of_members(self.common.agents.clone(), members, Instant::now() + limit)
     }
 
-    /// The address of the member's agent and the start of its exec.py, if that runs.
+    /// The address of the member's agent, and the start of the member's exec.py. If exec.py does not run, the reason.
     fn to_ask(&self, id: ReplicaId, phase: &ReplicaPhase) -> Member {
         match phase {
             ReplicaPhase::Running(start) => {
@@ -85,7 +86,7 @@ async fn asked(agents: &AgentClient, agent: SocketAddr, start: Generation, until
     }
 }
 
-/// The answer with dumps of at most `room` bytes as JSON in total. The first processes keep theirs.
+/// Shortens the dumps to at most `room` bytes in total, counted as JSON. The dumps of the last processes are cut first.
 fn within(answer: Answer, room: usize) -> Answer {
     let Answer::Processes(mut processes) = answer else { return answer };
     let mut left = room;

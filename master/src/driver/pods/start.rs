@@ -34,7 +34,7 @@ impl Pods {
         code: &JobCode,
         balance: &Balance,
     ) -> BTreeMap<ReplicaId, u32> {
-        // The clock of the times of lines.
+        // The times of lines of output come from the same clock.
         self.series.begin(generation, wall_clock());
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.logs.of(*id).map_or(0, |log| log.progress().end);

@@ -10,8 +10,8 @@ use protocol::progress::Progress;
 use protocol::timeline::ReplicaFacts;
 use protocol::warm::WarmState;
 
-/// The number of times in [`ReplicaFacts`], and the positions of some of them in [`slots`]. The steps from `CONFIGURED`
-/// on belong to a start, and the earlier steps to the pod.
+/// The number of steps whose time [`ReplicaFacts`] has. The next constants are positions of steps in [`slots`]. The
+/// steps from `CONFIGURED` on belong to a start. The earlier steps belong to the pod.
 const STEPS: usize = 9;
 const JOINED: usize = 3;
 const CONFIGURED: usize = 5;
@@ -65,7 +65,8 @@ impl Noted {
         }
         let phase = ReplicaPhase::of(seen, horizon);
         let reaches = reached(tracked, &phase, self.facts.generation);
-        // The first answer of an agent that an earlier master has started shows what happened before, but not when.
+        // If the agent's pod is from an earlier master, the agent's first answer shows what happened before, but not
+        // when.
         let is_unseen = seen.is_found && !self.reached[JOINED];
         let time = |step: usize| match (is_unseen, step) {
             (false, _) => Some(now),

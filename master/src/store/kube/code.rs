@@ -20,7 +20,8 @@ use crate::store::{CODE_COPIES_BYTES_MAX, CodeCopies, CodeCopy, Kept, StoreError
 
 /// The value of [`APP_COMPONENT`] on every copy.
 const COMPONENT: &str = "code";
-/// Prefix of the ConfigMaps' names. With the id, a name is longer than that of any record.
+/// Prefix of the ConfigMaps' names. With the id, a name is longer than the name of any record, so no record has this
+/// name.
 const PREFIX: &str = "muster-code-";
 /// The ConfigMap's key whose value is the content.
 const CONTENT: &str = "code";
@@ -128,8 +129,8 @@ impl KubeStore {
     }
 }
 
-/// The content of a ConfigMap if it is `content`, or the same code in other bytes. The content cannot be replaced in
-/// place, so a usable copy is not removed.
+/// The content of a ConfigMap, if this content equals `content` or is the same code in other bytes. Such a copy stays,
+/// because the content of an immutable ConfigMap cannot be replaced.
 async fn usable(id: CodeId, map: &ConfigMap, content: &[u8]) -> Option<Vec<u8>> {
     let there = content_of(map)?.to_vec();
     if there == content {

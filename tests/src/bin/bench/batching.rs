@@ -1,5 +1,5 @@
-//! Batch sizes on machines of unequal speed, in virtual time: Muster's rule, that of OmniLearn, and the best possible one.
-//! Also measures what Muster's rule costs a master.
+//! Compares rules for batch sizes on machines of unequal speed, in virtual time: Muster's rule, OmniLearn's rule, and
+//! the best possible rule. Also measures what Muster's rule costs a master.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,18 @@ use protocol::progress::Progress;
 
 use crate::sample::{Figure, Row};
 
-/// Random numbers of the runs with noise.
+/// Number of runs of each rule. Each run has another seed for the random noise.
 const SEEDS: u64 = 50;
 /// Workers of a large job, and their mean batch.
 const RANKS: u32 = 1_000;
 const BATCH: u32 = 64;
-/// How often the master asks each agent of a job of this size for a report (`INTERVAL_MAX` in `master/src/driver/balance.rs`).
+/// Pause between two requests of the master to an agent of a job of this size for a report (`INTERVAL_MAX` in
+/// `master/src/driver/balance.rs`).
 const INTERVAL: Duration = Duration::from_secs(30);
 const ROUNDS: u32 = 200;
 
-/// Measures the mean time in which a balancer hears one report of each rank of a large job. The speeds of the ranks change
-/// often, so that the balancer also orders sizes.
+/// Measures the mean time that a balancer needs for one report of each rank of a large job. The speeds of the ranks
+/// change often, so that the balancer also orders sizes.
 pub(crate) fn balancer() -> Row {
     let bounds = vec![BatchBounds { min: 1, max: RANKS * BATCH }; RANKS as usize];
     let rules = Rules { global_batch: RANKS * BATCH, bounds, multiple: 1 };

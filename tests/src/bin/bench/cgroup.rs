@@ -1,4 +1,4 @@
-//! Limits the CPU time of processes with cgroups of version 1 or 2. The limits need a machine on which cgroups are writable.
+//! Limits the CPU time of processes with cgroups of version 1 or 2. This works only on a machine with writable cgroups.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct Limited {
 
 impl Limited {
     /// Creates a group. Its processes get `share` of one CPU, with the highest priority, so that other programs on this
-    /// machine take little of it.
+    /// machine take little of this share.
     ///
     /// # Errors
     /// If this machine has no cgroups for CPU time, or if they are not writable.

@@ -59,8 +59,8 @@ fn submit(count: &str) -> [&str; 7] {
     ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
 }
 
-/// Measures in turn: launches, and bare pods of the same image that run the same script. With the smaller number of pods,
-/// also launches through the API server, and launches whose agent an init container copies.
+/// Measures in turn: launches, and bare pods of the same image that run the same script. With the smaller number of
+/// pods, also launches through the API server, and launches whose agent an init container copies.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     let copying = Installed::new(&[])?;
     copying.copy_agents();
@@ -132,8 +132,8 @@ fn bare_spec(program: &str) -> Value {
 }
 
 /// Measures the time from the job's result until the client that follows the job exits. The master's log has the time
-/// of the result by this machine's clock, if the master runs on this machine. A view has only the time by the clock of
-/// the API server, which the master knows to within a second.
+/// of the result by this machine's clock, if the master runs on this machine. A view has only the time by the API
+/// server's clock, and the master knows this clock only to within a second.
 fn ends(site: &Installed) -> anyhow::Result<Row> {
     let count = LAUNCHED[0].to_string();
     let mut times = vec![];
@@ -149,7 +149,7 @@ fn ends(site: &Installed) -> anyhow::Result<Row> {
     Ok(Row::new("from the result of a job to the exit of its client (median at most 50 ms)", Figure::Times(times)))
 }
 
-/// Returns when the last job ended, as the master's log has it.
+/// Returns the time of the last job's end, from the master's log.
 fn last_end(site: &Installed) -> anyhow::Result<Timestamp> {
     let log = site.namespace.kubectl(&["logs", "deployment/muster"]);
     let line = log.lines().rfind(|line| line.contains("job ended")).context("the log has no end of a job")?;

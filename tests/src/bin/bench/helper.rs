@@ -8,8 +8,9 @@ use e2e::programs::root;
 
 use crate::sample::{Figure, Row};
 
-/// A program that prints the medians of three kinds of steps, in nanoseconds, with a socket in place of an agent. In the
-/// first, the ranks vote on no sizes. In the second, every step is one of a vote. The third calls functions that do nothing.
+/// A program that prints the median times of three kinds of steps, in nanoseconds. A socket takes the place of an
+/// agent. In steps of the first kind, the ranks do not vote on sizes. Each step of the second kind belongs to a vote.
+/// Steps of the third kind call functions that do nothing.
 const CALLS: &str = r#"
 import contextlib, os, socket, threading, time
 import numpy

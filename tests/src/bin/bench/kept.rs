@@ -137,8 +137,8 @@ pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     Ok(vec![Row::new(what, Figure::Count(each))])
 }
 
-/// Measures the start of a master that finds many finished jobs and keeps all of them, a list of these jobs, and the
-/// most memory that the master needs for both.
+/// Measures the start of a master that finds many finished jobs and keeps all of them. Also measures a list of these
+/// jobs, and the master's peak memory.
 pub(crate) async fn start() -> anyhow::Result<Vec<Row>> {
     let dir = tempfile::tempdir()?;
     put(dir.path(), JOBS_AT_A_START, REPLICAS_AT_A_START).await?;

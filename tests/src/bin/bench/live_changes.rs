@@ -1,4 +1,4 @@
-//! Measures how long the steps of a TensorFlow training take in which the ranks change to other batch sizes.
+//! Measures the steps of a TensorFlow training in which the ranks change to other batch sizes.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -12,8 +12,8 @@ use crate::sample::{Figure, Row};
 /// Number of changes.
 const CHANGES: usize = 50;
 
-/// Trains with two ranks, if Python has TensorFlow. The program fails if a step is lost, or if TensorFlow traces a function
-/// again.
+/// Trains with two ranks, if Python has TensorFlow. The Python program fails if a step is lost, or if TensorFlow traces
+/// a function again.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     if !has_tensorflow() {
         writeln!(std::io::stderr(), "skipped: the rows about live changes of sizes: Python has no tensorflow")?;
@@ -35,7 +35,8 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// A step of the vote, the first step with the new sizes, and the median of the steps around.
+/// The times in a line: a step of the vote, the first step with the new sizes, and the median of the steps before and
+/// after them.
 fn times(line: &str) -> Option<[Duration; 3]> {
     let numbers: Option<Vec<u64>> = line.split(' ').map(|number| number.parse().ok()).collect();
     let times: Vec<Duration> = numbers?.into_iter().map(Duration::from_nanos).collect();

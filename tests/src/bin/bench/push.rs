@@ -92,8 +92,8 @@ fn files_sent() -> anyhow::Result<u64> {
     Ok(sent.parse()?)
 }
 
-/// Measures pushes to trainings whose scripts use the helper `muster.py`, and then pushes to trainings without it. Does
-/// so twice, with half of the pushes each time, so that a drift of the machine affects both kinds.
+/// Measures pushes to trainings whose scripts use the helper `muster.py`, and then pushes to trainings without it.
+/// Measures both kinds twice, with half of the pushes each time, so that a drift of the machine affects both kinds.
 pub(crate) fn tensorflow(pairs: usize) -> anyhow::Result<Vec<Row>> {
     if pairs == 0 {
         return Ok(vec![]);

@@ -1,7 +1,8 @@
-//! Batch sizes of real processes whose CPU time is limited: how much shorter steps become when sizes follow measured times.
+//! Measures how much shorter steps become when batch sizes follow measured times. The ranks are real processes whose
+//! CPU time is limited.
 //!
-//! Four workers share 1.2 cores. The ratio of the most to the least CPU time (the heterogeneity level, HL) is 2, 4 or 8, as
-//! in OmniLearn's `cpus_allocation.md`.
+//! Four workers share 1.2 cores. The ratio of the longest CPU time to the shortest (the heterogeneity level, HL) is 2,
+//! 4 or 8, as in OmniLearn's `cpus_allocation.md`.
 
 use std::fs;
 use std::io::Write as _;
@@ -30,8 +31,8 @@ const SKIPPED: usize = 2;
 const RUNS: usize = 3;
 const MODULE: &str = include_str!("limited_steps.py");
 
-/// Ranks that compute without any library, and sum their signals over sockets to rank 0. Each sample needs the same CPU
-/// time, of which rank 0 tells the others the number of rounds.
+/// Ranks that compute without any library, and sum their signals over sockets to rank 0. Each sample needs the same
+/// number of rounds. Rank 0 measures this number, and sends it to the other ranks.
 const SPINNING: &str = r#"
 import os, socket, struct, time
 import muster
@@ -140,7 +141,7 @@ fn row(what: &str, least: f64, level: Level, scene: &dyn Fn() -> anyhow::Result<
     Ok(Row::new(what, times(|run| run.balanced)).against(times(|run| run.equal), "a step with equal sizes"))
 }
 
-/// The example, with a computation that takes a time in proportion to the number of samples.
+/// The example, with a computation whose time is proportional to the number of samples.
 fn tensorflow() -> anyhow::Result<Scene> {
     let scene = Scene::of_example("heterogeneous");
     let path = scene.path().join("exec.py");
@@ -158,7 +159,7 @@ fn tensorflow() -> anyhow::Result<Scene> {
     Ok(scene)
 }
 
-/// Runs a job with equal first sizes, whose ranks get these milliseconds of CPU time in each period.
+/// Runs a job whose first sizes are equal. Its ranks get these milliseconds of CPU time in each period.
 fn run(scene: Scene, times: [f64; RANKS]) -> anyhow::Result<Run> {
     // Dropped last, after the processes of the site.
     let groups: Vec<Limited> = (0..RANKS)
@@ -188,7 +189,7 @@ fn with_agent(pid: u32, master: &Master) -> Vec<u32> {
         .collect()
 }
 
-/// The mean times of the steps with the first sizes, and of those with the last sizes.
+/// The mean times of the steps with the first sizes, and of the steps with the last sizes.
 fn step_times(noted: &str) -> Option<Run> {
     let steps: Vec<(u64, &str)> = noted
         .lines()

@@ -122,7 +122,7 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Returns a percentile: the shortest of these times that at least `percent` % of the times do not exceed.
+/// Returns a percentile: the shortest time in `times` such that at least `percent` % of the times are not longer.
 fn quantile(times: &[Duration], percent: usize) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();

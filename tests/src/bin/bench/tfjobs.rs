@@ -14,8 +14,9 @@ use crate::sample::{Figure, Row, median};
 /// Number of runs for each number of workers.
 const RUNS: usize = 3;
 
-/// For each launch: the number of workers, and two values of Kubeflow's tf-operator 1.1: the number of its API writes
-/// with bindings (the smallest of several measurements), and its time until all pods run (`None` if not measured).
+/// For each launch: the number of workers, and two values of Kubeflow's tf-operator 1.1. The first value is the number
+/// of its API writes with bindings (the smallest of several measurements). The second value is its time until all pods
+/// run (`None` if not measured).
 const LAUNCHES: [(usize, u64, Option<Duration>); 2] = [(4, 27, None), (16, 83, Some(Duration::from_millis(7800)))];
 const OPERATOR: &str = "Kubeflow's tf-operator 1.1, measured earlier";
 

@@ -1,5 +1,5 @@
-//! Jobs whose batch sizes change, while something else happens to them: a takeover, another number of workers, new code or
-//! a suspension. At every step, all ranks must use the same sizes, and each epoch must use each sample once.
+//! Jobs whose batch sizes change while something else happens to the jobs: a takeover, another number of workers, new
+//! code or a suspension. At every step, all ranks must use the same sizes, and each epoch must use each sample once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ impl Event {
     const ALL: [Self; 4] = [Self::Takeover, Self::Scale, Self::Push, Self::Suspend];
 }
 
-/// When it happens.
+/// When the event happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
     /// The ranks train, and the master has not sent other sizes.
@@ -178,7 +178,7 @@ fn cause(event: Event, api: Api<'_>, name: &JobName) -> anyhow::Result<usize> {
     Ok(2)
 }
 
-/// Changes the number of workers `count` times, in turn at each moment of a change of the sizes. Another thread of the
+/// Changes the number of workers `count` times. The changes come at each [`Moment`] in turn. Another thread of the
 /// script takes batches early.
 pub(crate) fn resizes(count: u32, seed: u64) -> anyhow::Result<()> {
     let (scene, path) = (Scene::new(SCRIPT), python_path());
@@ -223,7 +223,7 @@ pub(crate) fn resizes(count: u32, seed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A request for a job with journals in this folder, which is created. Rank 1 is slow.
+/// Creates this folder, and returns the request for a job that writes its journals there. Rank 1 is slow.
 fn request(folder: &Path, name: &JobName, workers: u32) -> anyhow::Result<JobRequest> {
     fs::create_dir(folder)?;
     slow_down(folder, 1);

@@ -1,5 +1,5 @@
-//! Runs jobs that bring their code on the cluster in KUBECONFIG, with an installed master. Meanwhile, deletes a random pod
-//! every 2 s, and the master's pod every 17 s. Every client must exit with 0.
+//! Runs jobs that bring their code, on the cluster in KUBECONFIG and with an installed master. Meanwhile, deletes a
+//! random pod every 2 s, and the master's pod every 17 s. Every client must exit with 0.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,8 @@ const MASTER: &str = "app.kubernetes.io/component=master";
 /// How each second job is submitted: with a fixed number of workers, or with a range.
 const WORKERS: [&str; 2] = ["3", "2:3"];
 
-/// Runs jobs one after another in each lane, for this many seconds. The jobs that still run then end undisturbed.
+/// Runs jobs one after another in each lane, for this many seconds. The jobs that run at the end of this time are no
+/// longer disturbed.
 pub(crate) fn campaign(seconds: u32, seed: u64) -> anyhow::Result<()> {
     let site = Site::new();
     let (pods, masters, jobs) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));

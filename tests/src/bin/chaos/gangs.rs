@@ -1,6 +1,6 @@
-//! Submits four jobs of four workers at once to the cluster in KUBECONFIG, whose node has room for four pods. All jobs must
-//! succeed, in little more time than one after another. Further rounds kill the master between two yields, add an elastic
-//! job, and limit the pods by a quota instead of the room.
+//! Submits four jobs of four workers at once to the cluster in KUBECONFIG, whose node has room for four pods. All jobs
+//! must succeed. Together, they may need only a little more time than one after another. Further rounds kill the master
+//! between two yields, add an elastic job, and limit the pods by a quota instead of the room.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use protocol::view::JobState;
 
 use crate::say;
 
-/// Number of jobs, and of workers of each job.
+/// Number of jobs, and number of workers of each job.
 const GANGS: u32 = 4;
 /// How long each script runs.
 const SCRIPT: &str = "import time; time.sleep(20)";

@@ -41,7 +41,8 @@ struct Tally {
     of_agents: u32,
     /// Second kills in the same start, right after the first.
     second: u32,
-    /// Kills that came too late, because the process had done its work. The campaign makes another kill for each.
+    /// Kills that came too late, because the process had done its work. The campaign makes another kill for each of
+    /// them.
     late: u32,
     /// Starts that failed because of a kill.
     starts: u32,
@@ -130,7 +131,7 @@ struct Volley {
 }
 
 impl Volley {
-    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, then kills a second replica.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, also kills a second replica.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();

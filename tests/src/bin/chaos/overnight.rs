@@ -1,5 +1,5 @@
-//! Runs many jobs one after another on one master. The resources of the master must not grow with the number of jobs,
-//! except for a limited amount of memory, and for tasks of jobs that are not deleted.
+//! Runs many jobs one after another on one master. The resources of the master must not grow with the number of jobs.
+//! The exceptions are a limited amount of memory, and the tasks of jobs that are not deleted.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,6 +1,6 @@
 //! Kills masters on the cluster in KUBECONFIG, at every point that is not about pushed code ([`Point::without_push`]).
-//! In each job, a script fails in the first start, and a pod ends in the second start. The kills must not change the job's
-//! result. For points about code, the job brings its code, and each new master has lost the code on its disk.
+//! In each job, a script fails in the first start, and a pod ends in the second start. The kills must not change the
+//! job's result. For points about code, the job brings its code, and each new master has lost the code on its disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,7 @@ const PASSINGS: u32 = 3;
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const JOB: &str = "/v1/jobs/struck";
 
-/// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, and thereby its pod. The third
+/// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, which ends its pod. The third
 /// start succeeds. To distinguish the starts, worker-0 writes a file when it fails, and tells worker-1 whether the file
 /// exists. worker-1 also writes a file, which shows whether its pod is new. MUSTER_RESTART_COUNT is of no use here,
 /// because it includes starts that were lost with a master.

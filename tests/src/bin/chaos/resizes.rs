@@ -1,5 +1,5 @@
 //! Changes the number of workers of a TensorFlow job at random moments. No step may be lost, and each epoch must use
-//! each sample once. The weights must equal those of a run on one worker.
+//! each sample once. The weights must equal the weights of a run on one worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -131,8 +131,8 @@ impl Resizes<'_> {
         self.api.finished(&self.name)
     }
 
-    /// Changes the number of workers, or with probability 1/4 deletes a pod. Returns the job's view when all workers train
-    /// in a later start.
+    /// Changes the number of workers, or with probability 1/4 deletes a pod. Returns the job's view when all workers
+    /// train in a later start.
     pub(crate) fn change(&mut self, view: &JobView) -> anyhow::Result<JobView> {
         let mut workers = u32::try_from(view.roster.len())?;
         if self.random.u8(..4) == 0 {

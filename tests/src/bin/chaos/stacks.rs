@@ -14,8 +14,8 @@ use crate::api::Api;
 use crate::say;
 
 /// Worker 0 has busy threads that make and drop frames. Worker 1 forks children that end at once. Worker 2 starts
-/// programs, also with a pause between fork and start. Worker 3 becomes a program without a handler. Each of them prints
-/// a violation if a child ends in another way than it should.
+/// programs, also with a pause between fork and start. Worker 3 becomes a program without a handler. A worker prints a
+/// violation if a child process ends in an unexpected way.
 const EXEC_PY: &str = r#"
 import os, subprocess, sys, threading, time
 
@@ -50,7 +50,8 @@ if not works: os.execvp("sh", ["sh", "-c", "while :; do sleep 0.1; done"])
 while True: time.sleep(0.05)
 "#;
 
-/// Requests in the life of one job. The first of them meet a job that starts, and the last ones a job that stops.
+/// Number of requests about one job. The first requests come while the job starts, and the last requests come while it
+/// stops.
 const REQUESTS_OF_JOB: u32 = 25;
 
 /// Sends `requests` requests to agents, four for each request to the master.

@@ -110,7 +110,7 @@ impl Traces {
         self.starts.len()
     }
 
-    /// Checks that every rank has done all its steps, the last step in the last start.
+    /// Checks that every rank has done all its steps, and that the last step was in the last start.
     pub(crate) fn are_complete(&self, job: &JobName, workers: usize) -> anyhow::Result<()> {
         let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: no script ran"))?;
         ensure!(ran.len() == workers, "{job}: only {ran:?} ran in the last start {last}");

@@ -1,5 +1,5 @@
-//! A pod that runs an unmodified image, into which the agent is brought. Either Python of that image unpacks the agent
-//! from a ConfigMap, or an init container copies the agent from another image.
+//! A pod that runs an unmodified image, and that gets the agent at its start. Either Python of that image unpacks the
+//! agent from a ConfigMap, or an init container copies the agent from another image.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec,
@@ -40,13 +40,13 @@ const USER: i64 = 65532;
 /// The name of [`USER`]. Most images define no name for this user, and Python's `getpass.getuser` fails without a name.
 const USER_NAME: &str = "muster";
 
-/// From where the agent gets into a pod whose image does not contain it.
+/// The source of the agent for a pod whose image does not contain the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::backend::kube) enum AgentSource {
     /// An init container copies the agent from this image.
     Image(ImageRef),
     /// Python of the job's image unpacks the agent from the ConfigMap with this name. This saves the start of an init
-    /// container, and the second until the kubelet notices its end.
+    /// container, and about one second until the kubelet notices the container's end.
     ConfigMap(String),
 }
 

@@ -1,5 +1,5 @@
-//! Measures gangs of fake agents, which answer but run no script: the time to restart after a crash, compared with a
-//! loop that sends the same bytes, and the number of writes of the record after an eviction.
+//! Measures gangs of fake agents, which answer but run no script. Compares the time to restart after a crash with a
+//! loop that sends the same bytes. Also counts the writes of the record after an eviction.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

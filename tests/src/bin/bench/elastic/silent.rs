@@ -1,5 +1,5 @@
-//! Measures the time until a job goes on without an agent that has stopped answering. The time includes the
-//! agent's lease.
+//! Measures the time until a job continues without an agent that has stopped answering. The time includes the agent's
+//! lease.
 
 use std::time::Duration;
 
