@@ -77,14 +77,13 @@ pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
     };
     let member = gang.failed(failure)?;
     let (step, split) = member.reported.unzip();
-    let pushes = || gang.pushes_in(member.phase.generation()?);
     Some(Fingerprint {
         seat: gang.seat(member),
         exception: text::beginning(exception.as_deref()?, FINGERPRINT_JSON_BYTES).to_owned(),
         step,
         split: split.unwrap_or_default(),
         members: gang.members().count().try_into().unwrap_or(u32::MAX),
-        pushes: gang.pushes_of(failure).or_else(pushes).unwrap_or_default(),
+        pushes: gang.pushes_of(failure).unwrap_or_default(),
     })
 }
 

@@ -50,8 +50,8 @@ macro_rules! relative_path {
 strings! {
     JobName: "A job's name: a DNS label of at most 55 characters", "^[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?$", "digits";
     ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
-    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts the masters that had held the \
-        job up to this start. SEQUENCE counts the starts under the last of these masters",
+    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts how often a master, or a \
+        new driver of it, has taken the job. SEQUENCE counts the starts in this epoch",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";
     EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
     ModuleName: "Name of a Python module, at most 128 characters",

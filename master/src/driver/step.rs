@@ -35,7 +35,7 @@ impl Driver {
             self.diagnose(judged(&phase, &actions), &gang).await;
             if has_moved {
                 // Measure now how long scripts have been silent: they may print something when they are stopped.
-                if phase.is_late() {
+                if phase.is_late() && !self.machine.phase().is_late() {
                     self.ledger.note_silence(self.pods.silences(self.machine.horizon()).await);
                     self.note_stacks().await;
                 }
@@ -92,9 +92,6 @@ impl Driver {
 
     /// Asks at the deadline where the scripts are, before they are stopped.
     async fn note_stacks(&mut self) {
-        if self.machine.phase().is_late() {
-            return;
-        }
         let stacks = Box::pin(self.pods.stacks(self.machine.horizon(), STACKS_TIMEOUT)).await;
         if !stacks.is_empty() {
             self.ledger.note_stacks(sentence(&stacks));
