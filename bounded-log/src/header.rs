@@ -59,7 +59,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Extent, &'static str> {
 fn is_consistent(extent: &Extent) -> bool {
     let mut run_start = extent.start;
     for gap in &extent.gaps {
-        // Each gap has kept bytes before it, and does not reach beyond the log's end.
+        // There are kept bytes directly before each gap, and no gap reaches beyond the log's end.
         if gap.offset <= run_start || gap.length == 0 || gap.length > extent.end.saturating_sub(gap.offset) {
             return false;
         }

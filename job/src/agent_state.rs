@@ -18,7 +18,7 @@ pub enum AgentState {
     Configured(Generation),
     /// The agent acknowledged the start of this generation.
     Started(Generation),
-    /// The agent failed or refused a request, or its pod was deleted or could not be created.
+    /// The agent failed, the agent refused a request, its pod was deleted, or its pod could not be created.
     Failed(LostRun),
     /// The agent has not answered for the length of its lease. This master no longer asks the agent for
     /// its status.
@@ -44,7 +44,8 @@ impl AgentState {
         }
     }
 
-    /// The standing of the agent's lease.
+    /// What the master may assume about the agent's run while the agent is silent. A failed agent is not silent, so its
+    /// lease is held.
     pub fn standing(&self) -> Standing {
         match self {
             Self::Unreachable { is_fenced: true, .. } => Standing::Fenced,
@@ -67,7 +68,7 @@ impl AgentState {
     }
 }
 
-/// The loss of a run or of its pod, without a report of the run's end.
+/// A run or its pod was lost, and the agent did not report how the run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRun {
     /// Why the run was lost, as text for users.
@@ -86,7 +87,7 @@ impl LostRun {
         Self { reason: reason.chars().take(REASON_CHARS_MAX).collect(), loss }
     }
 
-    /// A loss that is neither hopeless nor caused by the cluster.
+    /// The pod or its agent failed. A new pod may succeed.
     pub fn broken(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Broken)
     }
@@ -104,7 +105,7 @@ impl LostRun {
         ))
     }
 
-    /// The loss of a replica whose agent is the first prototype's, in a job that this agent does not support.
+    /// The loss of a replica with an agent of the first prototype, which does not support this job.
     pub fn of_prototype() -> Self {
         Self::hopeless(
             "its agent is the first prototype's, which can neither receive code nor take part in an elastic job or a job \

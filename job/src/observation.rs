@@ -68,7 +68,7 @@ pub enum PodState {
     },
     /// The agent and everything that it started have ended.
     Terminated {
-        /// How exec.py ended and in which start, if the pod's end shows this.
+        /// How exec.py ended and in which start, if the agent left a last message.
         exit: Option<LastWords>,
         /// The back end's reason.
         reason: String,
@@ -126,8 +126,8 @@ pub struct Observation {
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// The membership of the replica's pod in a start, as this master chose it or as an earlier state of the agent
-    /// showed it.
+    /// The newest start of which the pod is known to be a member. This master has chosen it, or the agent has reported
+    /// it.
     pub enrolled: Option<Enrolled>,
     /// Whether an earlier master may have created the replica's pod, and started exec.py in it.
     pub is_found: bool,
@@ -163,7 +163,7 @@ impl Observation {
     };
 
     /// Applies a report about the replica's agent. Ignores a late report: acknowledgements and statuses may arrive out
-    /// of order.
+    /// of order. After the agent became unreachable, every answer counts as late.
     pub fn hear(&mut self, heard: AgentState) {
         let is_late = match (&self.agent, &heard) {
             (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {

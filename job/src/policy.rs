@@ -17,8 +17,8 @@ use protocol::run_policy::{
 
 use super::gang::{Gang, HelperUse, has_left, was_stopped};
 
-/// Usual time between SIGTERM and SIGKILL when a run is stopped without a failure. TensorFlow ignores SIGTERM, so a
-/// script that does not handle SIGTERM always takes this long.
+/// Time between SIGTERM and SIGKILL when a run is stopped without a failure, unless the scripts need time to save.
+/// TensorFlow ignores SIGTERM, so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
@@ -29,8 +29,8 @@ pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 const GATHER: Duration = Duration::from_secs(10);
 /// See [`Policy::settle`].
 const SETTLE: Duration = Duration::from_millis(200);
-/// Maximum pause before a restart that does not count, unless the job's first pause is longer. A job on preemptible
-/// machines has many of these restarts.
+/// Maximum pause before a restart that does not count against `max_restarts`. A job with a longer `backoff` always
+/// pauses for its `backoff`. A job on preemptible machines has many of these restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum of [`Policy::requeue_pause`] before [`Policy::of`] multiplies it by a factor from 0.5 to 1.5.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
@@ -55,8 +55,8 @@ pub struct Policy {
     /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods. It is the grace period of the
     /// job's pods, at most [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
-    /// Time between SIGTERM and SIGKILL if all scripts use the helper. These scripts save their state and end by
-    /// themselves, so they may have the whole grace period of the job's pods.
+    /// Time between SIGTERM and SIGKILL when a gang has time to save, and all its scripts use the helper `muster.py`.
+    /// These scripts save their state and end by themselves, so they may have the whole grace period of the job's pods.
     pub saving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
@@ -81,8 +81,8 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
-    /// How often users have pushed new code, according to the newest record that the driver has applied. A newer record
-    /// may contain more pushes.
+    /// How often users have pushed new code, by the record that the driver applied last. The store may already have a
+    /// record with more pushes.
     pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
@@ -105,9 +105,9 @@ pub struct Policy {
 
 /// Whether the number of workers of a gang may change.
 ///
-/// A fixed gang gathers, runs and restarts like an elastic gang with equal minimum and maximum. Three things differ,
-/// because users of a fixed gang expect them. Each replica's index is its seat. The record has each start that ended
-/// early. Each restart has a pause.
+/// A fixed gang gathers, runs and restarts like an elastic gang with equal minimum and maximum. Decision 26 lists where
+/// the two differ. For example, the index of a replica in a fixed gang is its seat, and the job's record keeps each
+/// start that ended without success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GangKind {
     /// The gang always has the same members.
@@ -126,7 +126,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline of a job that has been active for `active` when its driver has run for `elapsed`.
+    /// The deadline of a job with the time limit `given`. When the driver has run for `elapsed`, the job has used
+    /// `active` of this limit.
     pub fn of(given: Duration, active: Duration, elapsed: Duration) -> Self {
         Self { at: (elapsed + given).saturating_sub(active), given }
     }
@@ -170,8 +171,8 @@ pub enum Budget {
 }
 
 impl Policy {
-    /// The rules of a job. `age` is the time since its acceptance, without suspensions. `share`, from 0 to 255, differs
-    /// between jobs, so that their pauses differ too.
+    /// The rules of a job. `age` is the time since its acceptance, without suspensions. `share` is a number from 0 to
+    /// 255 that differs between jobs, so that their pauses before a new attempt differ too.
     pub fn of(spec: &JobSpec, age: Duration, share: u8) -> Self {
         let RunPolicy {
             max_restarts,
@@ -236,13 +237,15 @@ impl Policy {
     }
 
     /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a
-    /// failure of the script itself. The job does not wait if the script has asked for a restart that does not count.
+    /// failure of the script itself. If the script has asked for a restart that does not count, the job restarts at
+    /// once instead.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
         self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))
     }
 
-    /// Decides what to do about a failure after these restarts. `helper` is how the failed script uses the helper.
+    /// Decides what to do about a failure after these restarts. `helper` says whether the failed script used
+    /// `muster.py`, and whether it reported a step.
     pub fn verdict(&self, failure: &Failure, helper: HelperUse, restarts: &Restarts) -> Verdict {
         match self.budget_of(failure, helper) {
             Some(Budget::Free) => {
@@ -263,7 +266,7 @@ impl Policy {
     }
 
     /// Whether the job should stop, because the script has failed twice in the same way. False if the user wants a
-    /// restart anyway, or if no step is known: the script may have come further the second time.
+    /// restart anyway. Also false if the script has reported no step, because it may have come further the second time.
     pub fn would_fail_again(&self, failure: &Fingerprint, restarts: &Restarts) -> bool {
         let is_same = || failure.same_before(&restarts.failed_starts).is_some();
         self.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()

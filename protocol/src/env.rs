@@ -14,7 +14,7 @@ pub const TF_CONFIG: &str = "TF_CONFIG";
 pub const NUM_WORKERS: &str = "NUM_WORKERS";
 /// Written by the rendezvous, read by scripts made for tf-spawner: this replica's index in its role.
 pub const WORKER_NUMBER: &str = "WORKER_NUMBER";
-/// Written by the rendezvous, read by scripts made for tf-spawner: the number of workers.
+/// Written by the rendezvous, read by scripts made for tf-spawner: the same number as [`NUM_WORKERS`].
 pub const TOT_WORKERS: &str = "TOT_WORKERS";
 /// Written by the rendezvous for replicas that train, read by scripts: see [`crate::ids::Rank`].
 pub const RANK: &str = "RANK";
@@ -28,10 +28,11 @@ pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: the number of earlier starts. It is 0 only if no script of the job can
-/// have run before.
+/// Written by the rendezvous, read by scripts: the number of earlier starts. If a script of an earlier start may have
+/// run, the number is at least 1.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
-/// The first batch size of each rank, as a JSON list, in jobs with a global batch. 0 for a chief that only directs.
+/// Written by the rendezvous in jobs with a global batch, read by scripts: the batch size of each rank at the beginning
+/// of this start, as a JSON list. 0 for a chief that only directs. Muster may change the sizes later.
 pub const MUSTER_BATCH_SIZES: &str = "MUSTER_BATCH_SIZES";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is
 /// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
@@ -42,10 +43,10 @@ pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the agent, read by Muster's `sitecustomize.py`: the file descriptor to which Python writes its stacks, and
 /// the file's inode, as `FD:INODE`.
 pub const MUSTER_STACKS_FD: &str = "MUSTER_STACKS_FD";
-/// Written by the agent unless the job sets one of these three variables, read by Transformers: the address to which
-/// its Trainer posts progress. The other two variables name the files of the token and of the certificate for this
-/// address. The agent does not set the variable for the certificate (`KubeflowCallback` in
-/// transformers/integrations/integration_utils.py).
+/// Written by the agent, read by Transformers (`KubeflowCallback` in transformers/integrations/integration_utils.py):
+/// the address to which the Trainer posts progress. The two variables below name the files of the token and of the
+/// certificate for this address. The agent needs no certificate, because the address is on loopback. If the job sets
+/// one of the three variables, the agent sets none.
 pub const KUBEFLOW_TRAINER_SERVER_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
 /// See [`KUBEFLOW_TRAINER_SERVER_URL`].
 pub const KUBEFLOW_TRAINER_SERVER_TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
@@ -103,7 +104,8 @@ const RUNS_OTHER_CODE: [&str; 20] = [
     // Shells first run the file that these variables name.
     "BASH_ENV",
     "ENV",
-    // These variables make interpreters load another library, run a file or a prompt, or use further flags.
+    // With these variables, an interpreter loads another library, runs a further file, opens a prompt, or takes more
+    // flags.
     "PYTHONBREAKPOINT",
     "PYTHONHOME",
     "PYTHONINSPECT",
@@ -122,8 +124,8 @@ const RUNS_OTHER_CODE: [&str; 20] = [
 pub const ENTRY_LIMIT: usize = 131_072;
 
 /// Maximum bytes of a job's arguments and variables together, as JSON. They are part of the job's record, which can be
-/// a ConfigMap of at most 1 MiB (core/v1 `MaxSecretSize`). Linux's own limit for arguments and variables is larger: a
-/// quarter of the stack, 2 MiB by default (execve(2)).
+/// a ConfigMap of at most 1 MiB. Kubernetes uses `MaxSecretSize` of core/v1 for ConfigMaps too. Linux's own limit for
+/// arguments and variables is larger: a quarter of the stack, 2 MiB by default (execve(2)).
 pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
 /// Maximum characters of a variable's name.

@@ -19,8 +19,8 @@ use crate::view::JobState;
 pub struct JoinRequest {
     /// Identifies the process of the agent, as in the agent's status.
     pub boot_id: String,
-    /// The address at which the master reaches the agent. Other members reach the replica's TensorFlow server on the
-    /// same host.
+    /// The address at which the master reaches the agent. The replica's TensorFlow server is on the same host, at
+    /// `tensorflow_port`. Other members connect to it there.
     #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"))]
     pub address: SocketAddr,
     /// The port of the TensorFlow server.
@@ -90,7 +90,7 @@ pub enum JoinAnswer {
     },
 }
 
-/// How long an agent waits before it repeats a message to which the master gave no answer or no place.
+/// How long an agent waits before it repeats its message, if the master did not answer or had no free place.
 pub fn pause(lease: Lease) -> Duration {
     lease.length() / 5
 }

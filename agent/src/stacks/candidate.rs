@@ -1,4 +1,5 @@
-//! Decides whether a process may be asked for its stacks. The signal ends a process that does not handle it.
+//! Decides whether a process may be asked for its stacks. The agent asks with the signal SIGSTKFLT, which ends a
+//! process that has no handler for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,8 +9,8 @@ use crate::proc::status_line;
 /// The number of SIGSTKFLT. No library uses this signal, and it has this number on x86 and ARM (signal(7)).
 pub(super) const NUMBER: u32 = 16;
 
-/// A younger process may be about to start another program. Until then, it has a handler: that of its parent, or its
-/// own. A signal that arrives while the other program starts ends the process.
+/// A younger process may be about to start another program. Until then, it has a handler, which it inherited or added.
+/// The start of the program removes the handler, and a signal that then arrives ends the process.
 const AGE_MIN: Duration = Duration::from_secs(1);
 
 /// What the decision depends on.
@@ -57,23 +58,25 @@ impl Handling {
 impl Candidate {
     /// Why the process must not get the signal.
     pub(super) fn why_not(&self) -> Option<String> {
-        let name = file_name(self.program.as_deref()).unwrap_or_else(|| "its program".to_owned());
         if matches!(self.state, 'Z' | 'X') {
             return Some("it has ended".to_owned());
         }
+        let Some(name) = file_name(self.program.as_deref()) else {
+            return Some("its program is unknown".to_owned());
+        };
         if let Place::Child { of } = &self.place {
             let is_same = self.program.is_some() && self.program == *of;
-            // A shell that starts Python has no handler. So the shell's child has no handler either, until the child
-            // becomes Python.
+            // If the main process is not Python, for example a shell, its children inherit no handler. So a handler in
+            // a child that is Python is Python's own.
             let is_started = is_python(&name) && !file_name(of.as_deref()).is_some_and(|of| is_python(&of));
             if !is_same && !is_started {
                 return Some(format!("{name} is another program than the script's Python"));
             }
         }
         match self.handling {
-            // A program in Go handles every signal, but this signal makes it crash.
+            // A handler is not enough: programs in Go have a handler for every signal, and this signal still ends them.
             _ if !is_python(&name) => Some(format!("{name} is not Python")),
-            None => Some("the kernel does not show how it handles signals".to_owned()),
+            None => Some("the kernel does not show how the process handles signals".to_owned()),
             Some(Handling { has_handler: false, .. }) => Some(
                 "its Python has no handler for stacks: it has just started, or runs with -I or -E, or has another \
                  sitecustomize.py (then `import muster` in the script adds the handler)"
@@ -119,7 +122,7 @@ mod tests {
         for (candidate, reason) in [
             (main_process(python), None),
             (main_process("/opt/written-in-go"), Some("written-in-go is not Python")),
-            (Candidate { program: None, ..main_process("") }, Some("its program is not Python")),
+            (Candidate { program: None, ..main_process("") }, Some("its program is unknown")),
             (Candidate { handling: unhandled, ..main_process(python) }, Some("no handler for stacks")),
             (Candidate { handling: unhandled, ..main_process(shell) }, Some("dash is not Python")),
             (Candidate { handling: blocked, ..main_process(python) }, Some("blocks signals")),

@@ -15,9 +15,10 @@ use crate::address::master_url::MasterUrl;
 use crate::args::ConnectionArgs;
 use crate::ending::error::Error;
 
-/// The master's address, unless a flag gives it.
+/// The variable with the master's address. `--master` takes precedence.
 const MASTER_VARIABLE: &str = "MUSTER_MASTER";
-/// The master's token. It has no flag, because all users of a machine can read the arguments of a process.
+/// The variable with the master's token. No flag takes the token itself, only `--token-file` its file, because all
+/// users of a machine can read the arguments of a process.
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 /// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +95,8 @@ pub(crate) struct Config {
     /// Folders for the files by which commands find local masters. The client writes to the first usable folder, and
     /// reads the files in all folders.
     pub(crate) run_folders: Vec<PathBuf>,
-    /// The folder for the files of local jobs that have ended. `None` without a home folder.
+    /// The folder for the files of local jobs that have ended. `None` if neither `XDG_STATE_HOME` nor the home folder
+    /// gives an absolute path.
     pub(crate) history: Option<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
@@ -129,8 +131,8 @@ pub(crate) struct DockerVariables {
 }
 
 impl Config {
-    /// The cluster and namespace for commands that need a cluster. If the chosen master is in Kubernetes, these are the
-    /// master's cluster and namespace, else the kubeconfig's defaults.
+    /// The cluster and namespace for commands that need a cluster. If the master was chosen as `kube…`, these are its
+    /// cluster and namespace. Otherwise they are the kubeconfig's defaults.
     pub(crate) fn place(&self) -> KubePlace {
         match &self.master {
             MasterChoice::Kube(place) => place.clone(),

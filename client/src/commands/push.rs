@@ -24,7 +24,8 @@ use crate::output::Notes;
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
     let before = client.view(&args.job.name).await?;
-    // If the job has ended or takes no new code, `push` sends one request, which the master refuses.
+    // A job that has ended or takes no new code is not watched. For such a job, `push` below sends one request, which
+    // the master refuses.
     if args.watch && before.result.is_none() && before.spec.takes_new_code() {
         return watch::run(client, before, args, notes).await;
     }

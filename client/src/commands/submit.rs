@@ -104,7 +104,7 @@ pub(super) fn no_detach() -> Error {
     Error::input(format!("--detach {wrong}")).hint(START_A_MASTER)
 }
 
-/// The request for the job, without what its replicas run.
+/// The request for the job, without its folder, code or image. `placed` adds these.
 fn requested(flags: JobFlags, config: &Config, named: Option<&Named>, folder: &Path) -> Result<JobRequest, Error> {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut base = JobRequest::new(name_after(name, uuid::Uuid::new_v4().into_bytes()), Strategy::AllReduce);
@@ -229,8 +229,8 @@ fn say_what_cpus_are_for(request: &JobRequest, notes: &Notes) {
     }
 }
 
-/// The first flag that only works in Kubernetes. If the job divides a batch, `cpu` of a group works everywhere, because
-/// it then stands for the speed of the group's workers.
+/// The first flag that only works in Kubernetes. If a job has a global batch or its group has bounds of a batch, `cpu`
+/// of the group works everywhere: it then gives the relative speed of the group's workers.
 fn flag_for_kubernetes(image: &ImageArgs, request: &JobRequest) -> Option<String> {
     let of_pods = || request.pod.asked_for().first().map(|name| format!("--{name}"));
     let of_group = |group: &Group| {
@@ -412,7 +412,7 @@ fn announce(run_folders: &[PathBuf], master: &Announced, notes: &Notes) -> Optio
     written.inspect_err(|error| notes.say(&format!("commands in other terminals cannot find this job: {error}"))).ok()
 }
 
-const NEVER_ABORTED: &str = "the task is not aborted and does not panic";
+const NEVER_ABORTED: &str = "a task is never awaited after its abort, and does not panic";
 
 /// A job at a local master, and the task that submits and follows it.
 struct Running {

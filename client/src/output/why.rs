@@ -1,5 +1,5 @@
-//! The text of `why`: the failed starts of a job, and the starts after a takeover. The last failed
-//! start is shown in full.
+//! The text of `why`: the failed starts of a job, and the first start that follows a takeover. The last failed start is
+//! shown in full.
 
 use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint};
 use protocol::starts::{ChangeCause, GangChange};
@@ -24,7 +24,7 @@ pub(crate) fn why_text(view: &JobView) -> String {
     paragraphs.join("\n\n")
 }
 
-/// The first start after a takeover, if it did not continue an earlier start.
+/// The first new start under a master that took the job over. `None` if no such master had to start the scripts again.
 fn taken_over(view: &JobView) -> Option<&GangChange> {
     view.changes.iter().find(|change| change.cause == ChangeCause::TakenOver)
 }
@@ -104,7 +104,7 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     lines.join("\n")
 }
 
-/// A text about the earlier start that failed in the same way, with the step.
+/// Names the earlier start that failed with the same exception, and the step after which both failed.
 fn same_before(failure: &Fingerprint, earlier: &[FailedStart]) -> Option<String> {
     let start = failure.same_before(earlier)?.generation?;
     let step = failure.step.map(|step| format!(", after step {step}")).unwrap_or_default();
@@ -137,7 +137,8 @@ fn of_consequences(consequences: &[Consequence]) -> Vec<String> {
 }
 
 fn in_short(start: &FailedStart) -> String {
-    let generation = start.generation.map_or_else(|| "no start".to_owned(), |generation| format!("start {generation}"));
+    let generation =
+        start.generation.map_or_else(|| "before any start".to_owned(), |generation| format!("start {generation}"));
     let counted = if start.counted { "" } else { " (not counted)" };
     format!("{generation}: {}{counted}", start.failure)
 }

@@ -22,9 +22,11 @@ use crate::commands::past;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::{LONG_POLL, MasterClient};
 
-/// Pause after which the list of jobs is read again, so that the times on the page grow. A change is shown at once.
+/// Pause after which the list of jobs is read again, so that the times on the page grow. A change is shown earlier,
+/// after at most `LIST_PAUSE`.
 const LIST_PERIOD: Duration = Duration::from_secs(2);
-/// Pause after which the reports of scripts are read again, so that the times on the page grow.
+/// Maximum time between two looks at a job that has not ended: at its view, so that the times on the page grow, and at
+/// the reports of its scripts.
 const SERIES_PERIOD: Duration = Duration::from_secs(5);
 /// Minimum time between two requests for the list, because all rows are made again after each answer.
 const LIST_PAUSE: Duration = Duration::from_millis(500);
@@ -34,10 +36,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(3);
 /// How long a feed continues after its last tab was closed, because tabs often come back.
 const LINGER: Duration = Duration::from_secs(10);
-/// Maximum time that the first answer waits for the newest lines of output.
+/// Maximum time that a feed's first answer about a job waits for the newest lines of output.
 const FIRST_LINES: Duration = Duration::from_millis(40);
-/// Maximum number of jobs that are followed with open requests. A port-forward has few connections at a time. Further
-/// jobs are asked every [`SERIES_PERIOD`].
+/// Maximum number of jobs that are followed with open requests. The way to the master may be a port-forward, which
+/// allows only a few connections at a time. Further jobs are asked every [`SERIES_PERIOD`].
 const FOLLOWED_MAX: usize = 4;
 
 /// What a feed is about.
@@ -51,7 +53,7 @@ pub(super) enum Topic {
 /// All feeds.
 pub(crate) struct Hub {
     pub(super) upstream: Upstream,
-    /// The clock. Times of jobs are by the master's clock.
+    /// This machine's clock. The times in a job's view are by the master's clock, which may differ.
     now: fn() -> UnixMillis,
     feeds: Mutex<Feeds>,
 }
@@ -95,7 +97,8 @@ struct Ring {
     lines: VecDeque<Arc<Line>>,
     /// The number of the next line.
     end: u64,
-    /// How often the lines were cleared for a job that was not known before.
+    /// The number of jobs that this feed has had, because another job may get the same name. Each new job clears the
+    /// lines.
     jobs: u64,
 }
 
@@ -112,7 +115,7 @@ impl Ring {
         self.end += 1;
     }
 
-    /// Forgets all lines. Every reader then misses lines, and starts again with the newest lines.
+    /// Forgets all lines. Skips one number, so that every reader sees a gap and starts again with the newest lines.
     fn clear(&mut self) {
         self.lines.clear();
         self.end += 1;
@@ -268,13 +271,13 @@ struct AskingForJob {
     feed: Arc<Feed>,
     name: JobName,
     pace: Pace,
-    /// The job, if the newest request found it.
+    /// The job as last seen. `None` before the first answer, and if the master knows no such job.
     job: Option<JobShown>,
     /// When the reports are read next.
     next_series: Instant,
-    /// When the timeline is read next, unless the job's state changes before.
+    /// When the timeline is read next. A change of the job's state makes this earlier.
     next_timeline: Instant,
-    /// Whether the task has looked for the earlier run.
+    /// Whether the task has looked for the earlier job from the same source.
     has_looked_back: bool,
     /// The task that reads the output.
     reading: JoinSet<()>,
@@ -300,12 +303,12 @@ impl AskingForJob {
         }
     }
 
-    /// Looks for the earlier run of the same source, once, after the first answer was published. Returns whether it has
-    /// looked now.
+    /// Looks once for the earlier job from the same source, after the first answer was published. Returns whether it
+    /// has looked now.
     async fn look_back(&mut self) -> bool {
         let Some(job) = self.job.as_mut().filter(|_| !self.has_looked_back) else { return false };
         self.has_looked_back = true;
-        // Without the earlier run, the rest of the page is still useful.
+        // Without the earlier job, the rest of the page is still useful.
         if let Ok(list) = self.hub.upstream.list().await {
             job.before = self.hub.upstream.run_before(&job.view, &list.jobs).await.ok().flatten();
         }
@@ -326,7 +329,8 @@ impl AskingForJob {
         });
         let (state, is_new) = (job.view.state, state_before != Some(job.view.state));
         if is_new && state.is_finished() {
-            // The last numbers of the output may be older than the newest reports, so all points are read again.
+            // The master adds numbers that it finds in the output later, with the times of their lines. A request for
+            // newer points would miss them, so all points are read again.
             job.series = Series::default();
         }
         let period = if state.is_finished() { LONG_POLL } else { SERIES_PERIOD };

@@ -1,5 +1,5 @@
-//! Decides which requests the page answers: only requests of a browser that has the page's address. Pure, except for
-//! the key.
+//! Decides which requests the page answers: only requests that have the page's address, and that no other page has
+//! caused. Pure, except for the key.
 //!
 //! The address contains a key. Every program of this machine can connect to the port, and every page in the user's
 //! browser can send requests to the port. Neither knows the key. The checks of headers also stop pages that have
@@ -51,7 +51,7 @@ impl Guard {
 
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<bool, Unclear> {
         let host = only(headers, &HOST)?.unwrap_or_default();
-        // A name that an attacker has bound to 127.0.0.1 is another host.
+        // Other names are refused: an attacker can let a domain resolve to 127.0.0.1 (DNS rebinding).
         let names = ["127.0.0.1", "localhost"];
         let is_own_host = names.iter().any(|name| host == format!("{name}:{}", self.port)) && uri.authority().is_none();
         let comes_from_page = matches!(only(headers, &FETCH_SITE)?, None | Some("none" | "same-origin"));
@@ -71,8 +71,8 @@ impl Guard {
     }
 }
 
-/// Whether the user opens the page in a tab. The file that opens the page in a browser counts as another site, so a
-/// visit from another site is allowed.
+/// Whether the user opens the page in a tab. `client ui` opens a local file that redirects to the page (`browser.rs`).
+/// For a browser, this file is another site, so a visit from another site is allowed.
 fn is_visit(headers: &HeaderMap) -> Result<bool, Unclear> {
     Ok(only(headers, &FETCH_MODE)? == Some("navigate") && only(headers, &FETCH_DEST)? == Some("document"))
 }

@@ -35,23 +35,24 @@ pub(super) struct Tab {
     output: Output,
     /// The number of the next line to send.
     next_line: u64,
-    /// For one replica: the number of the job whose lines the tab showed first, and the end of these first lines in the
-    /// output.
+    /// Only for a tab of one replica that began with `begin_with`: the job's number in the feed, and the offset of the
+    /// last line that was sent there. Lines of that job up to this offset are not sent again.
     sent_until: Option<(u64, u64)>,
-    /// Whether the stream ends although the tab is open.
+    /// Whether the stream ends, so that the browser opens a new one.
     has_ended: bool,
     /// The HTML that the tab shows.
     sent: HashMap<Part, Arc<str>>,
     queue: VecDeque<Event>,
 }
 
-/// The place in a feed's output after which a tab continues, as text.
+/// The id of an event, as text: the feed, and the number of the line with which a tab continues.
 pub(super) fn place(feed: u64, next_line: u64) -> String {
     format!("{feed}.{next_line}")
 }
 
 impl Tab {
-    /// A tab that shows these parts, and the output after the place `last`.
+    /// A tab that shows these parts, and the output that follows `last`, the id of the newest event that the browser
+    /// has.
     pub(super) fn new(mut watching: Watching, parts: Vec<Part>, output: Output, last: &str) -> Self {
         let number = last.split_once('.').filter(|(feed, _)| *feed == watching.feed.id.to_string());
         // The lines of another feed are unknown here. A number above all others makes the tab start again with the
@@ -74,13 +75,14 @@ impl Tab {
         }
     }
 
-    /// What the feed has, if the tab has to begin with the newest lines.
+    /// The feed's lines, if the tab cannot continue at `next_line` and must begin with the newest lines.
     pub(super) fn begins_at(&self) -> Option<NewLines> {
         Some(self.watching.feed.lines_from(self.next_line)).filter(|lines| lines.is_gap)
     }
 
-    /// Begins with these lines of one replica, because the feed may have only the newest lines. These lines were read
-    /// after `known` was taken from the feed.
+    /// Begins with these lines of one replica. The feed keeps the newest lines of all replicas together, so it may have
+    /// few lines of this replica. `lines` must be read after `known` was taken from the feed, so that no line between
+    /// them is missed.
     pub(super) fn begin_with(&mut self, lines: &[Line], known: &NewLines) {
         self.sent_until = Some((known.job, lines.last().map_or(0, |line| line.offset)));
         self.next_line = known.end;
@@ -95,7 +97,7 @@ impl Tab {
         })
     }
 
-    /// The next event. `None` if the feed has ended.
+    /// The next event. `None` ends the stream.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.queue.pop_front() {

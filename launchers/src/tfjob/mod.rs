@@ -59,7 +59,8 @@ impl Place {
     }
 }
 
-/// The reader's input besides the document.
+/// What is known besides the fields of the document: the request's options, the place of the job, and the rights of its
+/// containers.
 struct Given<'a> {
     request: &'a TfJobRequest,
     place: &'a Place,
@@ -183,7 +184,10 @@ impl Plan {
             None | Some("" | "Default") => false,
             Some("AllWorkers") => true,
             Some(_) => {
-                findings.refuse(&success_path, "use AllWorkers, or remove the field: then worker 0 decides");
+                findings.refuse(
+                    &success_path,
+                    "use AllWorkers, or remove the field: then the chief decides, or worker 0 of a job without a chief",
+                );
                 false
             }
         };
@@ -242,11 +246,11 @@ impl Plan {
         }
     }
 
-    /// The options of the pods: the user of the processes, and the grace.
+    /// The options of the pods: the user of the processes, and the grace period.
     fn pod(&self, allow_root: bool, findings: &mut Findings) -> PodOptions {
         let users = |wanted: User| self.replicas.iter().any(|one| one.user == wanted);
         // All pods of a job have the same `run_as`. With `RunAs::Image`, a pod whose image has the user root never
-        // starts.
+        // starts, and an unknown user may be root.
         let of_image = users(User::OfImage) && !users(User::Unknown);
         let graces = self.replicas.iter().filter_map(Replicas::grace_seconds);
         let options = PodOptions { termination_grace_seconds: graces.max(), allow_root, ..PodOptions::default() };

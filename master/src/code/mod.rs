@@ -1,6 +1,6 @@
 //! The store of the code that jobs bring. Manifests and blobs are files in the state directory, each named by its
-//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All methods that are not async block; call them on
-//! blocking threads.
+//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. Methods without `async` block the thread: call them
+//! on blocking threads.
 
 mod copies;
 mod disk;
@@ -26,7 +26,8 @@ use crate::mutex::Mutex;
 
 /// Maximum bytes of all code together.
 pub const CODE_STORE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-/// Minimum time for which unused code stays after it was last sent or required. An upload must end within this time.
+/// Minimum time for which unused code stays after it was last sent or required. If an upload takes longer, its manifest
+/// may be removed before the upload ends.
 pub const UNUSED_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// The store.
@@ -100,7 +101,7 @@ impl CodeStore {
         // A crash during a sweep leaves blobs that no manifest names.
         let removed = disk.codes().and_then(|codes| disk.remove_blobs_except(&disk.named_by(codes)?));
         if let Err(error) = removed {
-            warn!(%error, "cannot remove code that no job uses");
+            warn!(%error, "cannot remove blobs that no manifest names");
         }
         let kept = disk.kept()?;
         let space = Mutex::new(Space { kept, reserved: 0 });

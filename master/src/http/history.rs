@@ -56,7 +56,7 @@ async fn read<T: Send + 'static>(
     in_history(state, work).await.map_err(|error| ApiError::unavailable(&error))
 }
 
-/// Does this work with the history's files on a blocking thread, so that other requests continue meanwhile.
+/// Runs `work` on a blocking thread, because it reads the history's files.
 pub(super) async fn in_history<T: Send + 'static>(
     state: &AppState,
     work: impl FnOnce(History) -> io::Result<T> + Send + 'static,

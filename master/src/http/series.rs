@@ -24,15 +24,18 @@ pub(super) struct SeriesQuery {
     /// Only points that the master has added later than this, in milliseconds since the Unix epoch. To get each point
     /// only once, pass the `until` of the previous answer.
     after: Option<u64>,
-    /// Only the newest points of each replica: this many with a report, and this many without a report.
+    /// Only the newest points of each replica: this many with a report of the script, and this many that have only
+    /// processor time and memory.
     tail: Option<u64>,
 }
 
 /// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. Also shows the
 /// processor time and the memory of each run. If the job has `metrics`, also shows the numbers that the master has read
-/// from the output of the first replica that trains. The master asks each agent every 5 to 30 seconds, and more often if
-/// batch sizes follow measured times. It keeps at most 256 evenly spaced points of each replica, and the newest ones. A
-/// new master begins without points. For a job that has ended, `GET /v1/history/{uid}` has them.
+/// from the output of the first replica that trains. The master asks each agent every 5 to 30 seconds: more seldom the
+/// more replicas there are, and more often while it adjusts batch sizes to measured times. For each replica, the master
+/// keeps at most 256 points, spread over the whole job, and also the newest point. A new master begins without points.
+/// The points of a job that has ended come from its history. After the job is deleted, only `GET /v1/history/{uid}` has
+/// them.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,
@@ -61,8 +64,8 @@ async fn past_series(state: &AppState, uid: String, after: Option<UnixMillis>, t
     let past = read.inspect_err(|error| warn!(%error, "cannot read a job's series in the history")).ok().flatten();
     let mut series = past.map(|past| past.series).unwrap_or_default();
     for of in &mut series.replicas {
-        // The history does not say when a point was added. So use the point's own time, which is the same for most
-        // points.
+        // The history does not say when a point was added. So use the point's own time. For most points, this is the
+        // time at which the point was added.
         let mut points = std::mem::take(&mut of.points);
         points.retain(|point| after.is_none_or(|after| point.at > after));
         of.points = newest(points, tail);

@@ -182,14 +182,14 @@ impl LogFile {
     }
 }
 
-/// The offset after the last newline before `offset`. If the line began long ago, `offset` itself: readers get such a
-/// line in pieces.
+/// The offset after the last newline before `offset`. If the line begins more than [`LOG_LINE_BYTES`] before `offset`,
+/// `offset` itself: readers get such a long line in pieces.
 fn beginning_of_line(log: &BoundedLog, offset: u64) -> io::Result<u64> {
     let from = offset.saturating_sub(LOG_LINE_BYTES as u64);
     let mut before = vec![0; (offset - from) as usize];
     let (first, length) = log.read(from, &mut before)?;
     if first + length as u64 != offset {
-        // A gap ends here, or bytes before `offset` are no longer kept.
+        // There is a gap between `from` and `offset`, or the bytes after `from` are no longer kept.
         return Ok(offset);
     }
     let newline = before[..length].iter().rposition(|byte| *byte == b'\n');

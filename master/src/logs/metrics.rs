@@ -19,8 +19,8 @@ pub(super) struct Read(Mutex<BTreeMap<ReplicaId, u64>>);
 
 impl Read {
     /// Passes the numbers in the new lines of this replica's output to `found`, each with the time of its printing if
-    /// this time is known. A line ends with a line feed or a carriage return. The last line also ends at the end of
-    /// complete output. If a line does not fit into one chunk, each piece of it counts as a line.
+    /// this time is known. A line ends with a line feed or a carriage return. When no more output can follow, the last
+    /// line needs no such end. If a line does not fit into one chunk, each piece of it counts as a line.
     pub(super) async fn numbers(
         &self,
         (replica, log): (ReplicaId, &ReplicaLog),
@@ -33,12 +33,12 @@ impl Read {
             let known = log.progress();
             let chunk = log.read_with_times(*offset).await?;
             let end = chunk.offset + chunk.bytes.len() as u64;
-            // The last line may continue if the copy has not ended.
+            // While more output may follow, the last line may be unfinished.
             let may_grow = !known.is_complete && end >= known.end;
             let Some(length) = complete(&chunk.bytes, may_grow) else { return Ok(()) };
             let (next, patterns) = (chunk.offset + length as u64, patterns.clone());
             let numbers = spawn_blocking(move || numbers(&chunk, length, &patterns)).await.map_err(io::Error::other)?;
-            // Nothing is awaited between these lines. So no number is lost if the client gives up its request.
+            // There is no await between the new offset and `found`. So a request that is given up loses no number.
             *offset = next;
             if !numbers.is_empty() {
                 found(numbers);
@@ -47,8 +47,8 @@ impl Read {
     }
 }
 
-/// How many of these bytes to look at now: all complete lines. `None` if there is no complete line yet. Bytes without the
-/// end of a line count too, unless the last line may grow.
+/// How many of these bytes to read now: up to the end of the last complete line. Without a complete line: all bytes, or
+/// `None` if the line may grow or there are no bytes.
 fn complete(bytes: &[u8], may_grow: bool) -> Option<usize> {
     let lines = bytes.iter().rposition(|byte| is_end(*byte)).map(|last| last + 1);
     lines.or((!may_grow && !bytes.is_empty()).then_some(bytes.len()))

@@ -39,7 +39,8 @@ impl Jobs {
         if view.result.is_none() && request.left.is_none() {
             self.probe(&job, &request, machines).await?;
         }
-        // The agent ends when it is told that its job has ended. So note now that the agent leaves.
+        // If the job has ended, this answer ends the agent, and the agent sends no more messages. So note here that it
+        // leaves.
         let left = request.left.or(view.result.as_ref().map(|_| Left::Finished));
         let lease_seconds = Some(view.spec.run_policy.lease_seconds);
         let message = JoinRequest { lease_seconds, left, ..request };
@@ -92,7 +93,8 @@ impl Jobs {
             Err(AgentError::Refused { status: 502, detail }) => {
                 unreachable(format!("{replica} at {neighbour}"), detail)
             }
-            // Any other error is a failure of the neighbour, which may be lost.
+            // Any other error comes from the neighbour itself, which may have ended. It says nothing about the new
+            // agent.
             Ok(()) | Err(_) => Ok(()),
         }
     }

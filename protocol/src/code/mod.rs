@@ -161,7 +161,7 @@ pub enum BadManifest {
     /// A path is a file and also the folder of another file. Upper and lower case count as equal.
     #[error("\"{0}\" is a file, and \"{1}\" needs a folder of that name")]
     FileAndFolder(CodePath, CodePath),
-    /// Files with the same content have different sizes.
+    /// Two files have the same SHA-256 and different sizes.
     #[error("the size of \"{0}\" differs from that of another file with the same SHA-256")]
     SizesDiffer(CodePath),
 }

@@ -1,4 +1,4 @@
-//! The Python stacks of a job's scripts: the messages, and the sentence that says where the replicas are.
+//! The Python stacks of a job's scripts: the messages, and the sentence that says in which functions the replicas are.
 
 mod dump;
 mod groups;
@@ -35,7 +35,8 @@ pub struct ProcessStacks {
     pub state: char,
     /// Its processor time during the request, in percent of one core. More than 100 for several busy threads.
     pub cpu_percent: u32,
-    /// The function of the kernel in which its main thread waits. Absent if it does not wait, or if it is unknown.
+    /// The function of the kernel in which its main thread waits. Absent if the thread does not wait, or if the
+    /// function is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_in: Option<String>,
     /// The stacks of its threads.

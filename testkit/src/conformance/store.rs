@@ -53,7 +53,7 @@ async fn the_largest_copy_is_read_back_and_is_no_record(store: &dyn JobStore, co
     assert_eq!(
         (listed(copies).await, content(copies).await),
         (vec![], None),
-        "the store has a copy before its creation"
+        "the store has a copy, although none was kept yet"
     );
     let (records, mut watch) = (store.list().await, store.watch().await.expect("could not watch the store"));
     let largest: Vec<u8> = (0..CODE_COPY_BYTES_MAX).map(|index| (index % 251) as u8).collect();
@@ -80,7 +80,7 @@ async fn the_largest_copy_is_read_back_and_is_no_record(store: &dyn JobStore, co
 
 async fn a_copy_of_another_content_is_replaced(copies: &dyn CodeCopies) {
     let before = listed(copies).await;
-    let Kept::New(new) = keep(copies, b"small").await else { panic!("the replaced copy is not new") };
+    let Kept::New(new) = keep(copies, b"small").await else { panic!("a copy with other content did not count as new") };
     assert_eq!(content(copies).await.as_deref(), Some(b"small".as_slice()));
     assert_ne!(before[0].uid, new.uid);
     assert_eq!(listed(copies).await, [new]);
@@ -91,10 +91,10 @@ async fn only_an_unchanged_copy_is_removed(copies: &dyn CodeCopies) {
     let Kept::Renewed(renewed) = keep(copies, b"small").await else { panic!("the same copy is not renewed") };
     assert_eq!(before.uid, renewed.uid);
     assert_ne!(before.version, renewed.version);
-    copies.remove(&before).await.expect("a removal of another version failed");
+    copies.remove(&before).await.expect("the removal of an outdated version returned an error");
     assert_eq!(listed(copies).await, std::slice::from_ref(&renewed), "a renewed copy was removed");
     copies.remove(&CodeCopy { uid: "another".to_owned(), ..renewed.clone() }).await.expect("a removal failed");
-    assert_eq!(listed(copies).await, std::slice::from_ref(&renewed), "a copy with another uid was removed");
+    assert_eq!(listed(copies).await, std::slice::from_ref(&renewed), "a removal with another uid removed the copy");
     for _ in 0..2 {
         copies.remove(&renewed).await.expect("could not remove the copy");
         assert_eq!((listed(copies).await, content(copies).await), (vec![], None));
@@ -121,10 +121,13 @@ async fn read(store: &dyn JobStore, name: &JobName) -> Option<Stored> {
 
 async fn a_created_record_is_read_back(store: &dyn JobStore) {
     let name = &record("first").spec.name;
-    assert_eq!(read(store, name).await, None, "the store has a record before its creation");
+    assert_eq!(read(store, name).await, None, "the store has a record that was not created yet");
     let created = store.create(record("first")).await.expect("could not create the record");
     let given = JobRecord { uid: created.record.uid.clone(), ..record("first") };
-    assert_eq!(created.record, given, "the store changed more than the uid of the record");
+    assert_eq!(
+        created.record, given,
+        "the stored record differs from the given one in more than the uid, which the store chooses"
+    );
     assert_eq!(read(store, name).await, Some(created.clone()));
     store.create(record("another")).await.expect("could not create the record");
     let names: Vec<String> =

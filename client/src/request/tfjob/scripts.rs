@@ -34,9 +34,9 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
         .hint("put the script beside the TFJob's file, or name the script's folder with --code DIR"))
 }
 
-/// If the container's script is in this folder, which the job brings, replaces the script's path by the path in the
-/// folder. Returns the new path. An absolute path is a path in the image. For such a path, looks for a file with the
-/// same name directly in the folder.
+/// Looks for the container's script in `folder`, the folder of the job's code. An absolute path is a path in the image,
+/// so only its file name is looked up. Replaces the script by the path in the folder, and returns this path. `None` if
+/// the folder has no such file.
 pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
     let word = script(container)?;
     let path = Path::new(word.as_str()?);

@@ -63,9 +63,9 @@ struct JobPods {
 }
 
 impl ProcessBackend {
-    /// Creates the back end. The pods' folders are below `state_dir`. A job that names no folder runs in
-    /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. Agents
-    /// get the descriptor limits that this process had before it raised its own limits.
+    /// Creates the back end. The pods' folders are below `state_dir`. A job that names no folder and brings no code
+    /// runs in `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`.
+    /// Agents get the descriptor limits that this process had before it raised its own limits.
     ///
     /// If a pod's folder exists, an earlier master created the pod. The pod died with that master, so the back end
     /// lists the pod as disrupted.
@@ -106,7 +106,8 @@ impl ProcessBackend {
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
-        // If the order to delete the pod comes later, `delete` finds an ended pod and removes the pod.
+        // The order is read under the lock. If the order to delete comes after this, `delete` itself finds the ended
+        // pod and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;
             if stays {
@@ -156,7 +157,8 @@ impl PodBackend for ProcessBackend {
             return Err(Refusal { code: ErrorCode::BadImage, sentence });
         }
         let kinds = plan::kinds(spec);
-        // If the job divides a batch, the CPUs of a group are no limit: they only say how fast the group's workers are.
+        // A job with a global batch uses `cpu` of a group only to compare the speed of workers, so it is accepted here.
+        // `cpu` of the whole job is a limit, so it is refused.
         let of_job = |mut pod: PodOptions| {
             pod.cpu = pod.cpu.filter(|_| spec.pod.cpu.is_some() || spec.global_batch().is_none());
             pod.asked_for().first().copied()
