@@ -36,6 +36,8 @@ pub(super) struct Replica {
 
 /// How long a node may prepare a pod before users see what the node does.
 const USUAL_PREPARATION: Duration = Duration::from_secs(5);
+/// The pods of a gang are created one after another. Pods that are younger by this time are shown together.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 impl Replica {
     /// A replica when its driver begins. From the second epoch on, an earlier master may have created the replica's
@@ -97,8 +99,8 @@ impl Replica {
 
     /// The rest of the time in which a node usually prepares a pod. `None` if the pod is prepared for longer, or not now.
     pub(super) fn usual_preparation(&self) -> Option<Duration> {
-        let left = USUAL_PREPARATION.checked_sub(self.prepared_since?.elapsed());
-        left.filter(|left| !left.is_zero())
+        let left = USUAL_PREPARATION.saturating_sub(self.prepared_since?.elapsed());
+        (left > TOGETHER).then_some(left)
     }
 
     /// Stores the replica's pod as the back end lists it now, in this phase.
