@@ -34,7 +34,8 @@ use crate::address::kube_place::KubePlace;
 use crate::ending::error::{Cause, Error, root_cause};
 use crate::output::spelled;
 
-/// The name of the Secret and of the manifests' objects, except those for TFJobs. Also the value of [`PART_OF`].
+/// The name of the Secret and of the manifests' objects, except those for TFJobs and for pull secrets. Also the value
+/// of [`PART_OF`].
 const MUSTER: &str = "muster";
 /// The label of all objects of the manifests.
 const PART_OF: &str = "app.kubernetes.io/part-of";
@@ -53,7 +54,7 @@ pub(crate) struct Cluster {
     client: Client,
     /// The master's place. Its namespace is always set.
     place: KubePlace,
-    /// The name of the context in use. The place may name no context.
+    /// The name of the context in use. If the place names no context, this is the current one.
     context: String,
     /// The URL of the API.
     server: String,
@@ -74,7 +75,7 @@ impl Cluster {
         let place = place.clone().or_namespace(Some(namespace));
         let client = Client::try_from(config).map_err(|error| {
             if let kube::Error::Auth(error) = error {
-                return login(&context, &root_cause(&error));
+                return no_login(&context, &root_cause(&error));
             }
             unreachable(&server, &error)
         })?;
@@ -100,7 +101,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), self.namespace())
     }
 
-    /// Makes one call with a deadline. An error names the call by `right`.
+    /// Makes one call with a deadline. If the API refuses the call, the error names the missing `right`.
     async fn call<T>(&self, right: Right, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
         match tokio::time::timeout(CALL_TIMEOUT, request).await {
             Ok(answer) => answer.map_err(|error| self.error(right, &error)),
@@ -114,11 +115,11 @@ impl Cluster {
 
     fn error(&self, right: Right, error: &kube::Error) -> Error {
         if let kube::Error::Auth(error) = error {
-            return login(&self.context, &root_cause(error));
+            return no_login(&self.context, &root_cause(error));
         }
         let kube::Error::Api(status) = error else { return unreachable(&self.server, error) };
         match status.code {
-            401 => login(&self.context, &status.message),
+            401 => refused_login(&self.context, &status.message),
             // Other refusals with status 403 are about a quota, or about a Role with more rights than the user has.
             403 if status.message.contains(" cannot ") => self.forbidden(&[right]),
             code => refused(right, code, &status.message),
@@ -179,7 +180,12 @@ impl Cluster {
     }
 }
 
-fn login(context: &str, reason: &str) -> Error {
+/// This machine cannot log in, for example because the kubeconfig's program for the login fails.
+fn no_login(context: &str, reason: &str) -> Error {
+    Error::master(format!("no login to the cluster of context {context}: {reason}")).hint(CHECK_ACCESS)
+}
+
+fn refused_login(context: &str, reason: &str) -> Error {
     Error::master(format!("the cluster of context {context} refuses your login: {reason}")).hint(CHECK_ACCESS)
 }
 

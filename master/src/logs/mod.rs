@@ -66,8 +66,8 @@ struct Shared {
     progress: Mutex<Progress>,
     /// Notified at each change of the progress. A `watch` channel would take ten times the memory.
     progressed: Notify,
-    /// Notified when the output is complete. All logs of a job share it.
-    completed: Arc<Notify>,
+    /// `changed` of the [`JobLogs`] to which this log belongs. Notified when this output is complete.
+    job_changed: Arc<Notify>,
     /// Why the newest output could not be kept; `None` if it was kept.
     incomplete: Mutex<Option<String>>,
 }
@@ -126,7 +126,7 @@ impl JobLogs {
         self.changed.notify_waiters();
     }
 
-    /// Adds the replicas that only the files name: an elastic job may have had more workers.
+    /// Adds replicas that are not known yet but have files: an elastic job may have had more workers earlier.
     pub async fn find(&self) {
         let dir = self.dir.clone();
         let found = disk::run(move || folder::replicas_in(&dir)).await.unwrap_or_default();
@@ -205,16 +205,16 @@ impl JobLogs {
 }
 
 impl ReplicaLog {
-    fn new(names: Names, completed: Arc<Notify>) -> Self {
+    fn new(names: Names, job_changed: Arc<Notify>) -> Self {
         let progress = Mutex::new(Progress { end: 0, is_complete: false });
         let (file, progressed) = (Mutex::new(LogFile::new(names)), Notify::new());
-        Self(Arc::new(Shared { file, progress, progressed, completed, incomplete: Mutex::default() }))
+        Self(Arc::new(Shared { file, progress, progressed, job_changed, incomplete: Mutex::default() }))
     }
 
     /// Marks the output as complete.
     pub fn complete(&self) {
         self.advance(|progress| Progress { is_complete: true, ..progress });
-        self.0.completed.notify_waiters();
+        self.0.job_changed.notify_waiters();
     }
 
     /// Keeps bytes that begin at `offset` and were printed at `at`. Bytes that are already kept are skipped. If `offset`
