@@ -48,7 +48,7 @@ pub(crate) struct JobCode {
 }
 
 impl JobCode {
-    /// The code of a working directory before the first delivery.
+    /// The state of the code in this working directory, before any code was delivered.
     pub(crate) fn new(work_dir: PathBuf) -> Self {
         Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
     }

@@ -53,7 +53,7 @@ fn write_all(messages: &Receiver<Message>) {
 }
 
 impl Diagnostics {
-    /// Waits until all lines so far are written, for a second at most.
+    /// Waits until all lines so far are written, for a second at most. Does not wait if the queue is full.
     pub fn flush(&self) {
         let (done, flushed) = sync_channel(1);
         if self.lines.try_send(Message::Flush(done)).is_ok() {

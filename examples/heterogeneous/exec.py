@@ -1,6 +1,6 @@
 """Trains a digit classifier on workers of unequal speed. Each worker has its own batch size.
 
-`--work 1=4` gives rank 1 four times as much work in the largest part of each sample, like a slower machine. Muster then
+With `--work 1=4`, rank 1 repeats the largest part of the computation four times as often, like a slower machine. Muster then
 gives this rank smaller batches, so that the other ranks do not wait for it.
 """
 
@@ -18,11 +18,11 @@ import tensorflow as tf
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=int(os.environ.get("STEPS", "300")))
-parser.add_argument("--rounds", type=int, default=300, help="how much work each sample is")
-parser.add_argument("--work", default="", help="RANK=N[,RANK=N]: ranks that compute each sample N times as often")
+parser.add_argument("--rounds", type=int, default=300, help="how much work each sample needs")
+parser.add_argument("--work", default="", help="RANK=N[,RANK=N]: ranks that do N times as many rounds for each sample")
 options = parser.parse_args()
 
-job = muster.Job()  # the global batch comes from --global-batch
+job = muster.Job()  # the global batch comes from the client's option --global-batch
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 job.started()  # after the strategy, because the strategy replaces signal handlers
 slow = dict((int(number) for number in pair.split("=")) for pair in options.work.split(",") if pair)
@@ -64,7 +64,8 @@ def update(loss, gradients, signal):
     """Applies the sum of all workers' gradients; returns the loss over the global batch, and the sum of the signals."""
 
     def apply(loss, gradients, signal):
-        # The sum of tensors needs their device, which the arguments of a tf.function do not have.
+        # To sum gradients, TensorFlow must know their device. The arguments of a tf.function have no device, but copies
+        # have one.
         gradients = [tf.identity(gradient) for gradient in gradients]
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return tf.distribute.get_replica_context().all_reduce("sum", tf.concat([[loss], signal], axis=0))

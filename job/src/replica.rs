@@ -19,7 +19,7 @@ pub enum ReplicaPhase {
     Configured(Generation),
     /// exec.py runs in this generation.
     Running(Generation),
-    /// exec.py has ended in this generation.
+    /// The run of this generation has ended.
     Exited(Generation, ExitReport),
     /// The replica's pod is lost or the agent misbehaves. The run counts as ended.
     Lost(LostRun),
@@ -54,8 +54,8 @@ impl ReplicaPhase {
                 Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit, .. }), .. }),
                 Self::Running(generation),
             ) => match (&exit.outcome, &observation.agent) {
-                // An agent that reports a status exits with a code, even if a signal has ended its script. So this
-                // signal has killed the agent itself.
+                // A signal has ended the pod. An agent that reports a status exits with a code, even if a signal has
+                // ended its script. So the signal has killed the agent itself.
                 (ExitOutcome::Signal(_), AgentState::Status(_)) => {
                     Self::Lost(LostRun::broken(format!("its agent {}", exit.outcome)))
                 }
@@ -120,7 +120,8 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether the replica's agent has answered and is still usable.
+    /// Whether the replica's agent has answered and was not lost. The agent of a run that has exited may have ended
+    /// too.
     pub fn has_joined(&self) -> bool {
         match self {
             Self::Joined | Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
@@ -128,7 +129,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether the replica's agent has, or had, the environment of the current generation.
+    /// Whether the replica's agent has received the environment of the current generation. False for a lost replica.
     pub fn was_configured(&self) -> bool {
         match self {
             Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
@@ -136,7 +137,8 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether exec.py was started in the current generation.
+    /// Whether the run of the current generation has begun, or has ended already, even if exec.py could not be started.
+    /// False for a lost replica.
     pub fn was_launched(&self) -> bool {
         match self {
             Self::Running(_) | Self::Exited(..) => true,

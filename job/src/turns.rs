@@ -163,7 +163,8 @@ impl Table {
         self.next = Some(Duration::ZERO);
     }
 
-    /// Adds a job whose driver will post soon. Until then, no other gang creates pods.
+    /// Adds a job whose driver will post soon. Until then, but at most for [`PATIENCE`], no other incomplete gang
+    /// creates pods.
     pub fn expect(&mut self, uid: String, now: Duration) {
         self.seats.entry(uid).or_insert_with(|| Seat::of(now));
     }

@@ -59,7 +59,7 @@ impl Turns {
     }
 }
 
-/// The seat of one job in the table. The job leaves the table when the seat is dropped.
+/// The entry of one job in the table of turns; no seat of a member. The job leaves the table when this is dropped.
 #[derive(Debug)]
 pub struct Seat {
     uid: String,
@@ -68,7 +68,8 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Notes that the job's driver will post soon. Until then, no other gang creates pods.
+    /// Notes that the job's driver will post soon. Until then, but at most for `PATIENCE`, no other incomplete gang
+    /// creates pods.
     pub(crate) fn expect(&self) {
         self.turns.change(|table| table.expect(self.uid.clone(), self.turns.now()));
     }

@@ -87,8 +87,8 @@ impl Walk {
     }
 }
 
-/// The part that gets the time after the end of this start. After most ends, the next start begins to gather at once.
-/// `None`: no start has begun.
+/// The part that gets the time from the end of this start to the beginning of the next start. This time is long only if
+/// the job is suspended, or halts after a failure. If `start` is `None`, no start has begun.
 fn rest_after<'a>(start: Option<&StartFacts>, spent: &'a mut Spent) -> &'a mut u64 {
     let Some(start) = start else { return &mut spent.gathering_ms };
     match start.ending {

@@ -76,7 +76,8 @@ impl JobSpec {
         }
     }
 
-    /// The labels of a replica's pod, by which users of the job's launcher find the pod.
+    /// The labels that another launcher would give this replica's pod, so that its users find the pod. Empty if the job
+    /// came from no other launcher.
     pub fn labels_of(&self, replica: ReplicaId) -> BTreeMap<String, String> {
         let labels = match &self.origin {
             None => vec![],

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Spent {
-    /// Steps that no later start has repeated.
+    /// Steps that are not lost.
     pub kept_steps_ms: u64,
-    /// Steps that a later start has repeated, because they were not saved.
+    /// Steps that are lost, because they were not saved: a later start began at or before them.
     pub lost_steps_ms: u64,
     /// The scripts ran, and they report no steps.
     pub running_ms: u64,
@@ -41,7 +41,7 @@ pub struct Part {
 /// The share of a job's time in which it made progress, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goodput {
-    /// The share of the steps that no later start has repeated.
+    /// The share of the whole time that went into steps that are kept.
     KeptSteps(u64),
     /// No script has reported a step. The share of the time in which the scripts ran.
     Running(u64),
@@ -93,7 +93,8 @@ impl Spent {
         ]
     }
 
-    /// Whether scripts have reported steps. All steps of a short run may be in one report, and then they take no time.
+    /// Whether scripts have reported steps. If all steps of a short run are in one report, they take no time. So this
+    /// also looks at the time of the start-up.
     pub(crate) fn reports_steps(&self) -> bool {
         self.kept_steps_ms + self.lost_steps_ms + self.program_startup_ms > 0
     }

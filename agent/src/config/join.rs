@@ -91,7 +91,9 @@ impl JoinFlags {
             return refuse("--supervised has no meaning with --join".to_owned());
         }
         if config.token.is_some() {
-            return refuse("--token-sha256 has no meaning with --join: the master chooses the token".to_owned());
+            return refuse(
+                "--token-sha256 has no meaning with --join: the master chooses the agent's token".to_owned(),
+            );
         }
         if token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return refuse("MUSTER_TOKEN is empty, or contains characters other than visible ASCII".to_owned());

@@ -86,7 +86,7 @@ fn bad_values_and_flags_that_cannot_be_combined_are_refused() {
         (format!("{joins} --supervised"), "--supervised has no meaning with --join"),
         (
             format!("{joins} --token-sha256 {hash}"),
-            "--token-sha256 has no meaning with --join: the master chooses the token",
+            "--token-sha256 has no meaning with --join: the master chooses the agent's token",
         ),
         (
             format!("{joins} --worker-num 2:"),

@@ -22,8 +22,9 @@ use crate::request::script::Named;
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
 
-/// Packs the code in the job's folder. If pods will run the code, also checks its script, because the pods would find a
-/// mistake only after the image pull. A master with processes checks the script itself, with the Python that runs it.
+/// Packs the code in the job's folder. If pods in Kubernetes will run the code, also checks its script, unless the user
+/// has turned this off. These pods would find a mistake only after the image pull. A master with processes checks the
+/// script itself, with the Python that runs it.
 pub(super) async fn pack(named: Named, backend: BackendKind, syntax: SyntaxArgs) -> Result<Packed, Error> {
     let script = named.script.clone();
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));

@@ -54,7 +54,7 @@ async fn ended(upstream: &Upstream, before: &JobList, now: &JobList) -> Vec<JobS
     if gone.is_empty() {
         return vec![];
     }
-    // Without the history, only the last lines of these jobs are missing.
+    // If the history cannot be read, `--watch` only does not show how these jobs ended.
     let past = upstream.ended(&now.jobs).await.unwrap_or_default();
     past.into_iter().filter(|job| gone.iter().any(|gone| gone.uid == job.uid)).collect()
 }

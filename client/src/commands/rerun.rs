@@ -1,4 +1,4 @@
-//! `rerun`: submits an earlier job again. The earlier job may be only in the history.
+//! `rerun`: submits an earlier job again. The earlier job may still be on record, or may be found only in the history.
 
 use protocol::elastic::Workers;
 use protocol::error::ErrorCode;
@@ -25,7 +25,7 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
     let seen = past::find("rerun", &name, config, notes).await?;
     let mut request = again(seen.view(), changes, replace)?;
     if let Some(folder) = request.work_dir.as_ref().filter(|folder| folder.is_dir()) {
-        // The present files of the folder run.
+        // The new job runs the files that are in the folder now.
         request.about = about::of_folder(folder, &request.script.clone().unwrap_or_default()).await;
     }
     let out = Output { format: format.output, data, notes: notes.clone() };

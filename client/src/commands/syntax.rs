@@ -17,8 +17,8 @@ use crate::ending::error::Error;
 /// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Refuses code whose script does not parse. Checks only code that pods will run, and only if the user has not turned
-/// the check off.
+/// Refuses code whose script does not parse. Checks only code that pods in Kubernetes will run, and only if the user
+/// has not turned the check off.
 pub(super) async fn check_for(
     backend: BackendKind,
     code: &Packed,

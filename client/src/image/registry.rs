@@ -61,7 +61,9 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     sent.await.map_err(refused)?;
     let found = engine.inspect(image).await?;
     let digests = found.map(|found| found.digests).unwrap_or_default();
-    pushed(image, &digests).ok_or_else(|| refused("Docker does not report the digest in the registry".to_owned()))
+    pushed(image, &digests).ok_or_else(|| {
+        refused("the push succeeded, but Docker names no digest of the image in the registry".to_owned())
+    })
 }
 
 /// The image's name with its digest in place of the tag. Ignores digests in other repositories.
@@ -71,7 +73,7 @@ fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
     image.at(digest)
 }
 
-/// The login for the engine, if there is one.
+/// The login for the image's registry, in the form that the engine takes, if there is one.
 async fn login(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, Error> {
     let serveraddress = Some(login_server(image).to_owned());
     Ok(stored_login(image, engine.folder.as_deref(), notes).await?.map(|login| match login {

@@ -33,8 +33,8 @@ pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, Report<'_>)>
     reports.filter(|(_, report)| Some(report.generation) == newest).collect()
 }
 
-/// The newest number of each name in the reports of this replica's newest start. A report of the helper muster.py has
-/// no numbers from the output.
+/// The newest number of each name in the reports of this replica's newest start. Several reports are merged, because a
+/// report of the helper muster.py does not repeat the numbers that were found in the output.
 pub(crate) fn newest_values(series: &JobSeries, replica: ReplicaId) -> Values {
     let points = series.replicas.iter().filter(|of| of.replica == replica).flat_map(|of| &of.points);
     let reports: Vec<Report<'_>> = points.filter_map(Report::of).collect();
@@ -61,14 +61,14 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// What the replica did until this report, since its run began or its sizes changed.
+    /// What the replica did until this report, since its run began or the batch sizes last changed.
     pub(crate) fn until(report: Report<'_>) -> Self {
         let Progress { steps, samples, compute_us, wall_us, .. } = *report.progress;
         Self { steps, samples, compute_us, wall_us }
     }
 
     /// What the replica did between two reports. `None` if their totals cannot be compared: they are of different
-    /// starts or sizes, or the script has begun to count again.
+    /// starts or batch sizes, or the script has begun to count again.
     pub(crate) fn between(older: Report<'_>, newer: Report<'_>) -> Option<Self> {
         let of = |report: Report<'_>| (report.generation, report.progress.split);
         let (before, now) = (Self::until(older), Self::until(newer));

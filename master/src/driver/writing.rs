@@ -10,7 +10,7 @@ use super::view_sender::ViewSender;
 use crate::error_chain::error_chain;
 use crate::store::{JobRecord, JobStore, StoreError, Stored, amend};
 
-/// First pause between two attempts, without jitter. The pauses double up to [`LONGEST_PAUSE`].
+/// First pause between two attempts, before jitter is added. The pauses double up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -71,8 +71,8 @@ pub(super) fn show(view: &ViewSender, sentence: &str) {
     });
 }
 
-/// Changes a record like [`amend`], but reads the record only if the stored record is no longer `known`. If somebody
-/// has damaged the record, rewrites it from `known`.
+/// Changes a record like [`amend`], but first tries to write without reading, as if `known` were still stored. If
+/// somebody has damaged the record, rewrites it from `known`.
 pub(super) async fn amend_or_mend(
     store: &dyn JobStore,
     known: &Stored,

@@ -1,6 +1,7 @@
 //! Limits the number of open connections, and the time and size of each request's headers. If too many connections are
-//! open, the master closes one that has not sent a complete request, to make room for a new connection. It never closes
-//! a connection for this reason while a request of this connection is being answered.
+//! open, the master closes one to make room for a new connection: the one that has been idle, or has not completed its
+//! request, for longest. It never closes a connection for this reason between the arrival of a complete request and the
+//! end of the answer.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -59,7 +60,7 @@ struct Table {
     waiting: BTreeMap<u64, CancellationToken>,
 }
 
-/// One open connection. Each request carries its connection's value as an extension, for handlers that wait for the
+/// One open connection. Each request has the `Seat` of its connection as an extension, for handlers that wait for the
 /// request's body.
 pub(super) struct Seat {
     all: Arc<Connections>,
@@ -68,7 +69,8 @@ pub(super) struct Seat {
     place: AtomicU64,
 }
 
-/// While this exists, the request of its connection is being answered.
+/// Exists from the arrival of a request's headers until the request is answered. Meanwhile the connection is not closed
+/// for a new one, except while an [`Awaited`] exists.
 struct Answering(Arc<Seat>);
 
 /// While this exists, the server waits for a request's body.

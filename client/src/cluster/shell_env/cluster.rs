@@ -19,7 +19,8 @@ const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
 /// The hint for a cluster that does not give its nodes.
 const TRY: &str = "try: kubectl get nodes";
 
-/// Sets the variables for the cluster of kubectl's current context. Tells the user which variables it sets.
+/// Sets the variables for the cluster of kubectl's current context. Tells the user the master's address, how images
+/// reach the nodes, and whether the token is set.
 pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), Error> {
     let minikube = is_installed("minikube", env);
     let failed = |sentence: String, otherwise: &str| {
@@ -124,7 +125,8 @@ fn exports(text: &str) -> impl Iterator<Item = (String, String)> {
     assignments.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
 }
 
-/// Makes requests to the node bypass a proxy, because they contain the token. Returns whether a proxy is set.
+/// Lets requests to the node go around a proxy, because these requests contain the token. Returns whether a proxy is
+/// set.
 fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     let value = |name: &str| env.get(name).filter(|value| !value.is_empty()).cloned();
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {

@@ -1,4 +1,4 @@
-//! Stores the newest message of each machine in `machines/NAME.UID/REPLICA.json` of the state directory. The table of
+//! Stores the newest message of each machine in the state directory, in `machines/JOB.UID/REPLICA.json`. The table of
 //! pods lists a machine only after its message is on disk. So the next master finds every machine that may run a
 //! script.
 
