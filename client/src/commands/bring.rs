@@ -80,5 +80,6 @@ pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String,
         missing = client.put_blobs(code.id(), stream).await?;
     }
     let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
-    Ok(format!("code of {files} files: sent {sent} of them, {}, in {took}", size(bytes)))
+    let noun = if files == 1 { "file" } else { "files" };
+    Ok(format!("code of {files} {noun}: sent {sent}, {}, in {took}", size(bytes)))
 }
