@@ -187,10 +187,15 @@ async fn events(State(hub): Site, headers: HeaderMap, Query(query): Query<Events
         watching.snapshot().await;
     }
     let mut tab = Tab::new(watching, parts, output, last);
-    if let (Topic::Job(job), Output::Of(replica), Some(known)) = (topic, output, tab.begins_at())
-        && let Ok(lines) = newest_of(&hub, &job, replica).await
-    {
-        tab.begin_with(&lines, &known);
+    if let (Topic::Job(job), Output::Of(replica)) = (topic, output) {
+        match tab.begins_at() {
+            Some(known) => {
+                if let Ok(lines) = newest_of(&hub, &job, replica).await {
+                    tab.begin_with(&lines, &known);
+                }
+            }
+            None => tab.go_on(),
+        }
     }
     Sse::new(tab.events()).keep_alive(KeepAlive::default()).into_response()
 }

@@ -35,8 +35,8 @@ pub(super) struct Tab {
     output: Output,
     /// The number of the next line to send.
     next_line: u64,
-    /// Only for a tab of one replica that began with `begin_with`: the job's number in the feed, and the offset of the
-    /// last line that was sent there. Lines of that job up to this offset are not sent again.
+    /// Only for a tab of one replica that has all lines so far: the job's number in the feed, and the offset of the last
+    /// line that `begin_with` sent. Lines of that job up to this offset are not sent again.
     sent_until: Option<(u64, u64)>,
     /// Whether the stream ends, so that the browser opens a new one.
     has_ended: bool,
@@ -87,6 +87,11 @@ impl Tab {
         self.sent_until = Some((known.job, lines.last().map_or(0, |line| line.offset)));
         self.next_line = known.end;
         self.send("anew", lines);
+    }
+
+    /// Goes on with the next line: the browser has all earlier lines of the replica.
+    pub(super) fn go_on(&mut self) {
+        self.sent_until = Some((self.watching.feed.lines_from(self.next_line).job, 0));
     }
 
     /// The events, as long as the tab is open.

@@ -201,6 +201,15 @@ fn the_output_of_one_replica_begins_with_all_its_newest_lines() {
     let mut again = page.events_after("job=digits&logs=worker-1", &first.id);
     let missed = again.until_line("301");
     assert_eq!((missed.name.as_str(), missed.data.matches("quiet").count()), ("lines", 1), "{}", missed.data);
+    // If lines are missing then, the next stream begins with all newest lines. Here, another job has the name.
+    master.change(|jobs| {
+        jobs.lines = (1..=300).map(|index| line("worker-1", 2 * index, &format!("other {index}."))).collect();
+        jobs.lines.extend((1..=600).map(|index| line("worker-0", 2 * index, "loud")));
+        jobs.views[0] = JobView { uid: "uid-2".to_owned(), ..running("digits") };
+    });
+    again.end();
+    let mut anew = page.events_after("job=digits&logs=worker-1", &missed.id);
+    assert_eq!(anew.until("anew", "other 1.").data.matches("other").count(), 300);
 }
 
 #[test]

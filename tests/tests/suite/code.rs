@@ -112,7 +112,10 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     stage.verb(&["push", "pushed", "src"]).code(2).says(&["does not parse", "train.py, line 1"]);
     write(&endless(2));
     let before = pods(&stage.status("pushed"));
-    stage.verb(&["push", "pushed", "src"]).code(0).says(&["code of 1 file: sent 1,", "job pushed runs the new code after"]);
+    stage
+        .verb(&["push", "pushed", "src"])
+        .code(0)
+        .says(&["code of 1 file: sent 1,", "job pushed runs the new code after"]);
     prints("number 2 1");
     let view = stage.status("pushed");
     assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 1));

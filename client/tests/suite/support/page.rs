@@ -153,6 +153,12 @@ impl Events {
         }
     }
 
+    /// Waits until the stream ends.
+    pub(crate) fn end(mut self) {
+        let mut rest = String::new();
+        self.reader.read_to_string(&mut rest).unwrap();
+    }
+
     /// The first lines of output, not returned before, of which one contains a text.
     pub(crate) fn until_line(&mut self, part: &str) -> Event {
         self.find(|event| event.name != "part" && event.data.contains(part))
