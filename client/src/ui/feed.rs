@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use protocol::history::PastJob;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::output::LogLine;
 use protocol::view::{JobList, JobView};
@@ -290,16 +291,30 @@ impl AskingForJob {
             let (trouble, pause) = match asked {
                 Ok(()) => (None, PAUSE),
                 Err(error) => {
-                    if is_not_found(&error) {
-                        self.job = None;
-                        self.reading.abort_all();
-                    }
-                    (Some(sentence(&error)), RETRY)
+                    self.look_in_history(&error).await;
+                    let is_past = self.job.as_ref().is_some_and(|job| job.is_past);
+                    ((!is_past).then(|| sentence(&error)), RETRY)
                 }
             };
             let content = self.job.clone().map_or(Content::Nothing, |job| Content::Job(Box::new(job)));
             self.feed.publish(Known { content, trouble, at: (self.hub.now)() });
             sleep(pause).await;
+        }
+    }
+
+    /// If the job may no longer be on record, shows it from the history.
+    async fn look_in_history(&mut self, error: &Error) {
+        let is_gone = is_not_found(error);
+        let known = self.job.as_ref().filter(|job| !job.is_past);
+        // A local master ends with its job.
+        if let (Some(job), true) = (known, is_gone || self.hub.upstream.is_local())
+            && let Ok(past) = self.hub.upstream.past_job(&job.view.uid).await
+        {
+            self.job = Some(from_history(&self.hub.upstream, past).await);
+        }
+        if is_gone {
+            self.job.take_if(|job| !job.is_past);
+            self.reading.abort_all();
         }
     }
 
@@ -384,6 +399,23 @@ impl AskingForJob {
             }
         });
         has_read
+    }
+}
+
+/// A job of the history, with the earlier job from the same source.
+pub(super) async fn from_history(upstream: &Upstream, past: PastJob) -> JobShown {
+    let PastJob { view, timeline, series: reports, last_output: _ } = past;
+    let present = upstream.list().await.map(|list| list.jobs).unwrap_or_default();
+    let mut series = Series::default();
+    series.add(reports);
+    JobShown {
+        series,
+        timeline: Some(timeline),
+        before: upstream.run_before(&view, &present).await.ok().flatten(),
+        is_past: true,
+        takes_jobs: upstream.takes_jobs(),
+        has_its_name: present.iter().all(|job| job.name != view.name),
+        view,
     }
 }
 

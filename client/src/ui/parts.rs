@@ -65,9 +65,9 @@ impl JobShown {
         Self { view, series, timeline, before, is_past: false, takes_jobs, has_its_name: true }
     }
 
-    /// The last part of the path of the job's page.
-    pub(super) fn path(&self) -> &str {
-        if self.is_past { &self.view.uid } else { self.view.name.as_str() }
+    /// The path of the job's page, relative to the page of any job.
+    pub(super) fn path(&self) -> String {
+        format!("../{}", path(&self.view.name, &self.view.uid, self.is_past))
     }
 
     fn actions(&self) -> Vec<Action> {
@@ -236,7 +236,7 @@ impl Jobs {
         shown.sort_by_key(|(job, _)| std::cmp::Reverse(job.times.accepted.map(|at| at.0)));
         let row = |(job, is_past): (&JobSummary, bool)| JobRow {
             name: job.name.to_string(),
-            path: path(job, is_past),
+            path: path(&job.name, &job.uid, is_past),
             is_past,
             state: job.state,
             strategy: job.strategy.to_string(),
@@ -265,7 +265,7 @@ impl Head {
         let sentence = if view.state.is_finished() { narrate::closing(view) } else { narrate::standing(view) };
         Self {
             name: view.name.to_string(),
-            path: job.path().to_owned(),
+            path: job.path(),
             is_past: job.is_past,
             state: view.state,
             sentence: plain(&sentence),
@@ -340,7 +340,7 @@ impl Replicas {
             }
         };
         Self {
-            path: job.path().to_owned(),
+            path: job.path(),
             has_pages: !job.is_past,
             rows: view.replicas[begin..end].iter().map(row).collect(),
             first: begin + 1,

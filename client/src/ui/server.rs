@@ -10,19 +10,17 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
-use protocol::history::PastJob;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 use serde::Deserialize;
 
 use super::actions::{Action, Seen, run_again};
-use super::feed::{Hub, Topic, is_not_found};
+use super::feed::{Hub, Topic, from_history, is_not_found};
 use super::guard::Guard;
 use super::log_lines::Line;
 use super::output::{LINES_MAX, newest};
 use super::pages;
-use super::parts::{Content, Filter, JobShown, Part};
-use super::series::Series;
+use super::parts::{Content, Filter, Part};
 use super::tab::{Output, Tab};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -136,18 +134,19 @@ struct JobQuery {
     from: usize,
 }
 
-async fn job(
-    State(hub): Site,
-    Path(name): Path<JobName>,
-    Query(query): Query<JobQuery>,
-) -> Result<Html<String>, Failed> {
+async fn job(State(hub): Site, Path(name): Path<JobName>, Query(query): Query<JobQuery>) -> Result<Response, Failed> {
     let mut watching = hub.watch(Topic::Job(name.clone()));
     let snapshot = watching.snapshot().await;
-    if matches!(snapshot.known.content, Content::Nothing) {
-        // Asks again for the whole error.
-        view(&hub, &name).await.map_err(failed(&hub, "../"))?;
+    // Asks again for the whole error.
+    if matches!(snapshot.known.content, Content::Nothing)
+        && let Err(error) = view(&hub, &name).await
+    {
+        return match hub.upstream.newest_past(&name).await {
+            Some(uid) => Ok(Redirect::to(&format!("../history/{uid}")).into_response()),
+            None => Err(failed(&hub, "../")(error)),
+        };
     }
-    Ok(Html(pages::job(&hub.upstream.place(), &name, &watching, &snapshot, query.from)))
+    Ok(Html(pages::job(&hub.upstream.place(), &name, &watching, &snapshot, query.from)).into_response())
 }
 
 #[derive(Deserialize)]
@@ -245,20 +244,9 @@ async fn past_job(
     Path(uid): Path<String>,
     Query(query): Query<JobQuery>,
 ) -> Result<Html<String>, Failed> {
-    let PastJob { view, timeline, series: reports, last_output } =
-        hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../"))?;
-    let present = hub.upstream.list().await.map(|list| list.jobs).unwrap_or_default();
-    let mut series = Series::default();
-    series.add(reports);
-    let job = JobShown {
-        series,
-        timeline: Some(timeline),
-        before: hub.upstream.run_before(&view, &present).await.ok().flatten(),
-        is_past: true,
-        takes_jobs: hub.upstream.takes_jobs(),
-        has_its_name: present.iter().all(|job| job.name != view.name),
-        view,
-    };
+    let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../"))?;
+    let last_output = past.last_output.clone();
+    let job = from_history(&hub.upstream, past).await;
     Ok(Html(pages::past_job(&hub.upstream.place(), job, &last_output, query.from)))
 }
 

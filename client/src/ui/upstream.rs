@@ -90,6 +90,17 @@ impl Upstream {
         }
     }
 
+    /// The uid of the newest job with this name in the history.
+    pub(crate) async fn newest_past(&self, name: &JobName) -> Option<String> {
+        let past = self.ended(&[]).await.ok()?;
+        past.into_iter().find(|job| job.name == *name).map(|job| job.uid)
+    }
+
+    /// Whether the jobs are at local masters, which end with their jobs.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Local { .. })
+    }
+
     /// The newest earlier run of the same source, among the jobs on record and in the history. `None` also if the
     /// source is unknown.
     pub(crate) async fn run_before(&self, view: &JobView, present: &[JobSummary]) -> Result<Option<Before>, Error> {
@@ -101,7 +112,7 @@ impl Upstream {
             false => self.of(&newest.name)?.view(&newest.name).await?,
         };
         let differences = differences(&last_spec(&before), &last_spec(view));
-        Ok(Some(Before { name: newest.name.to_string(), path: path(newest, is_past), differences }))
+        Ok(Some(Before { name: newest.name.to_string(), path: path(&newest.name, &newest.uid, is_past), differences }))
     }
 
     /// Whether a master takes new jobs from the page. A local master has only the job of the command that started it.
@@ -153,8 +164,8 @@ pub(crate) struct Before {
 }
 
 /// The path of a job's page, relative to the list.
-pub(super) fn path(job: &JobSummary, is_past: bool) -> String {
-    if is_past { format!("history/{}", job.uid) } else { format!("jobs/{}", job.name) }
+pub(super) fn path(name: &JobName, uid: &str, is_past: bool) -> String {
+    if is_past { format!("history/{uid}") } else { format!("jobs/{name}") }
 }
 
 /// The job that was accepted last before this one, among those with the same source.

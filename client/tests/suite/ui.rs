@@ -70,7 +70,7 @@ fn the_pages_can_be_read_without_javascript() {
     assert_eq!(job.status, 200);
     let parts = [
         "job digits is running: AllReduce, 2 workers",
-        "href=\"digits/cancel\"",
+        "href=\"../jobs/digits/cancel\"",
         "step 3, loss 0.25, 20 ms per step",
         "<td class=\"number\">20 ms<td class=\"number\">32",
         "loss of worker-0",
@@ -285,7 +285,7 @@ fn a_job_of_the_history_has_a_page_and_can_run_again() {
     for part in [
         "This page is from the history.",
         "failed after 4.8 s",
-        "href=\"0b5e/rerun\"",
+        "href=\"../history/0b5e/rerun\"",
         "loss of worker-0",
         "The last lines of worker-1.",
         "&#60;b&#62;one",
@@ -319,7 +319,7 @@ fn a_job_of_the_history_has_a_page_and_can_run_again() {
 fn a_job_that_has_ended_can_run_again() {
     let master = LiveMaster::start(Jobs { views: vec![failed("letters"), running("digits")], ..Jobs::default() });
     let page = Page::of(&master);
-    assert!(page.get("jobs/letters").body.contains("href=\"letters/rerun\""));
+    assert!(page.get("jobs/letters").body.contains("href=\"../jobs/letters/rerun\""));
     assert!(!page.get("jobs/digits").body.contains("digits/rerun"), "a running job cannot run again");
     assert_eq!(page.post("jobs/letters/rerun", "uid=uid-1").status, 409, "a form without a name");
     assert_eq!(page.post("jobs/digits/rerun", "uid=uid-1&task=next").status, 409, "the job runs");
@@ -373,6 +373,25 @@ fn a_job_that_was_deleted_moves_to_the_history_in_an_open_list() {
     });
     let list = events.until("part", "history/0b5e").data;
     assert!(!list.contains("jobs/digits"), "{list}");
+}
+
+#[test]
+fn the_page_of_a_job_that_leaves_the_record_goes_on_with_the_history() {
+    let view = JobView { uid: "0b5e".to_owned(), ..running("letters") };
+    let master = LiveMaster::start(Jobs { views: vec![view], ..Jobs::default() });
+    let page = Page::of(&master);
+    let mut events = page.events("job=letters");
+    events.until("part", "<span class=\"state running\">");
+    master.change(|jobs| {
+        jobs.views.clear();
+        jobs.past = vec![past()];
+    });
+    let head = events.until("part", "This page is from the history.").data;
+    assert!(head.contains("href=\"../history/0b5e/rerun\"") && head.contains("state failed"), "{head}");
+    // A page that is opened later leads to the page of the history.
+    let answer = Page::of(&master).get("jobs/letters");
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    assert!(answer.head.contains("location: ../history/0b5e\r\n"), "{}", answer.head);
 }
 
 #[test]
