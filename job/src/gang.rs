@@ -358,10 +358,11 @@ impl Gang {
     /// is false.
     pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.places.iter().filter(|member| !has_come(member));
+        let waits = || missing().filter_map(|member| member.waits_for.as_ref());
         Failure::StartTimeout {
             missing: missing().map(|member| member.id).collect(),
             after_seconds: timeout.as_secs(),
-            reason: missing().find_map(|member| member.waits_for.as_ref()).map(Wait::to_string),
+            reason: waits().find(|wait| wait.is_obstacle()).or_else(|| waits().next()).map(Wait::to_string),
         }
     }
 }

@@ -66,7 +66,7 @@ impl fmt::Display for Wait {
             | Self::Gated(reason)
             | Self::Code { reason, .. }
             | Self::Other(reason) => f.write_str(reason),
-            Self::Preparing { image } => write!(f, "its node pulls the image {image}, or mounts the volumes"),
+            Self::Preparing { image } => write!(f, "the node still prepares the pod (image {image}, volumes, network)"),
         }
     }
 }

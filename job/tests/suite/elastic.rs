@@ -11,6 +11,7 @@ use job::roster::Roster;
 use job::upkeep::{Growth, upkeep};
 use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
+use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId};
 
 use crate::support::{
@@ -109,6 +110,21 @@ fn a_pod_that_its_node_prepares_delays_a_start() {
     let (phase, actions) = look(&[joined(), joined(), joined(), found_in(prepares)]);
     assert!(matches!(phase, JobPhase::Pending { .. }), "{phase:?}");
     assert_eq!(roster(&actions), None);
+}
+
+#[test]
+fn a_start_timeout_names_an_obstacle_before_a_pod_that_is_prepared() {
+    let prepares = PodState::Pending { has_node: true, wait: Some(Wait::Preparing { image: "digits:1".to_owned() }) };
+    let no_room = PodState::Pending { has_node: false, wait: Some(Wait::Other("0/3 nodes have room".to_owned())) };
+    let [prepared, hindered] = [prepares, no_room].map(found_in);
+    for (workers, reason) in [
+        (vec![prepared.clone(), hindered], "0/3 nodes have room"),
+        (vec![prepared], "the node still prepares the pod (image digits:1, volumes, network)"),
+    ] {
+        let failure = gang(&workers, None).start_timeout(Duration::from_secs(9), |_| false);
+        let Failure::StartTimeout { reason: given, .. } = failure else { panic!("{failure:?}") };
+        assert_eq!(given.as_deref(), Some(reason));
+    }
 }
 
 #[test]

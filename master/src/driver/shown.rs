@@ -126,16 +126,20 @@ impl Shown {
     pub(super) fn publish_in_time(&mut self, has_moved: bool, scene: Scene<'_>) {
         // During a start, publish only if the phase, its stage or the wanted code has changed. The agents of a large
         // gang send thousands of answers.
+        self.publish_at = None;
         let shows_wanted = || self.view.borrow().wanted_code == scene.pods.wanted_code(scene.code);
         if !has_moved && matches!(scene.machine.phase(), JobPhase::Starting { .. }) && shows_wanted() {
             return;
         }
         let next = self.published_at + PUBLISH_INTERVAL;
         let is_due = has_moved || scene.pods.count() <= SMALL_GANG || next <= Instant::now();
-        self.publish_at = (!is_due).then_some(next);
-        if is_due {
+        if !is_due {
+            self.publish_at = Some(next);
+        } else {
             self.published_at = Instant::now();
-            self.publish_at = scene.pods.until_unusual().map(|left| self.published_at + left);
+            // The view of a finished job does not change.
+            let unusual = scene.pods.until_unusual().filter(|_| scene.machine.phase().result().is_none());
+            self.publish_at = unusual.map(|left| self.published_at + left);
             let shown = self.shown(scene);
             self.view.send_if_modified(|view| renew(view, shown));
         }

@@ -100,7 +100,7 @@ fn an_unscheduled_pod_is_pending_with_the_schedulers_reason() {
 }
 
 #[test]
-fn a_pod_that_is_being_created_is_pending_without_a_reason() {
+fn a_pod_that_is_being_created_is_pending_and_names_the_image_that_its_node_prepares() {
     assert_eq!(state(&from(&json!({ "metadata": {} })), None), is_pending(None));
     assert_eq!(state(&pod(&json!({})), None), is_pending(None));
     assert_eq!(state(&pod(&json!({ "phase": "Pending" })), None), is_pending(None));
@@ -108,7 +108,9 @@ fn a_pod_that_is_being_created_is_pending_without_a_reason() {
         let mut status = with("Pending", &json!({ "waiting": { "reason": reason } }));
         status["podIP"] = Value::Null;
         let wait = Some(Wait::Preparing { image: "registry.local/digits:1".to_owned() });
-        assert_eq!(state(&pod(&status), None), PodState::Pending { has_node: false, wait });
+        let mut pod = pod(&status);
+        pod.spec.as_mut().unwrap().node_name = Some("node-1".to_owned());
+        assert_eq!(state(&pod, None), PodState::Pending { has_node: true, wait });
     }
 }
 

@@ -35,8 +35,8 @@ pub(super) struct Replica {
 }
 
 /// How long a node may prepare a pod before users see what the node does.
-const USUAL_PREPARATION: Duration = Duration::from_secs(5);
-/// The pods of a gang are created one after another. Pods that are younger by this time are shown together.
+const USUAL_PREPARATION: Duration = Duration::from_secs(4);
+/// How much later the driver looks, to show several pods at once: the pods of a gang are created one after another.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 impl Replica {
@@ -97,15 +97,18 @@ impl Replica {
         self.tracked.wait(subject.pod, wait);
     }
 
-    /// The rest of the time in which a node usually prepares a pod. `None` if the pod is prepared for longer, or not now.
+    /// When to look at the pod again, if a node prepares the pod, and does not need longer than usual so far.
     pub(super) fn usual_preparation(&self) -> Option<Duration> {
         let left = USUAL_PREPARATION.saturating_sub(self.prepared_since?.elapsed());
-        (left > TOGETHER).then_some(left)
+        (!left.is_zero()).then_some(left + TOGETHER)
     }
 
     /// Stores the replica's pod as the back end lists it now, in this phase.
     pub(super) fn see(&mut self, pod: Option<Pod>, phase: &JobPhase) {
         let loss = self.tracked.see(pod, phase);
+        if loss != PodLoss::None {
+            self.prepared_since = None;
+        }
         self.forget(loss);
         let is_prepared = matches!(self.tracked.seen.waits_for(), Some(Wait::Preparing { .. }));
         self.prepared_since = if is_prepared { self.prepared_since.or(Some(Instant::now())) } else { None };

@@ -10,7 +10,7 @@ use job::replica::ReplicaPhase;
 use job::roster::wanted;
 use protocol::agent::ExitReport;
 use protocol::ids::{Generation, PodName, ReplicaId};
-use protocol::view::ReplicaView;
+use protocol::view::{ReplicaState, ReplicaView};
 
 use super::{Pods, Replica};
 use crate::driver::machine::Machine;
@@ -32,7 +32,7 @@ impl Pods {
             let is_queued = matches!(machine.phase(), JobPhase::Queued { .. });
             let seen = if is_queued { &Observation::NEW } else { &replica.tracked.seen };
             let mut view = of_replica(record, *id, seen, machine.horizon());
-            if replica.usual_preparation().is_some() {
+            if view.state == ReplicaState::Requested && replica.usual_preparation().is_some() {
                 view.reason = None;
             }
             if matches!(machine.phase(), JobPhase::Pending { .. }) {

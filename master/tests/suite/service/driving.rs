@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use job::wait::Wait;
+use master::store::Wish;
 use protocol::agent::Membership;
+use protocol::run_policy::{CleanPods, RunPolicy};
 use protocol::view::{JobState, JobTimes, ReplicaState};
 use testkit::fake::{Arrival, FakeBackend, FakeStore};
 use tokio::time::Instant;
 
-use crate::service::harness::{Master, in_time, spec, until, worker};
+use crate::service::harness::{Master, in_time, spec, spec_with, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_view_has_the_time_of_each_stage() {
@@ -86,6 +88,22 @@ async fn a_pod_that_its_node_prepares_for_longer_than_usual_shows_the_image() {
     let job = master.submit(spec("prepared", 2)).await;
     let view = until(&job, |view| view.replicas.iter().any(|replica| replica.reason.is_some())).await;
     let reasons: Vec<_> = view.replicas.iter().map(|replica| replica.reason.as_deref()).collect();
-    assert_eq!(reasons, [None, Some("its node pulls the image digits:1, or mounts the volumes")]);
+    assert_eq!(reasons, [None, Some("the node still prepares the pod (image digits:1, volumes, network)")]);
     assert!(began.elapsed() >= Duration::from_secs(5), "shown after {:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_job_whose_pod_is_still_prepared_keeps_no_driver_busy() {
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    backend.keep_pending(&[worker(1)], Wait::Preparing { image: "digits:1".to_owned() });
+    let master = Master::over("first", backend, FakeStore::default());
+    let policy = RunPolicy { clean_pods: CleanPods::None, ..RunPolicy::default() };
+    let spec = spec_with("kept", 2, policy);
+    let job = master.submit(spec.clone()).await;
+    let is_there = |table: &master::backend::PodTable| table.len() == 2;
+    in_time("the pods are created", master.backend.table(&spec.name).wait_for(is_there)).await.expect("no table");
+    master.wish(&spec.name, Wish::Cancel).await;
+    until(&job, |view| view.times.finished.is_some()).await;
+    // Virtual time passes only while all drivers wait.
+    tokio::time::sleep(Duration::from_secs(60)).await;
 }
