@@ -25,19 +25,29 @@ pub struct Tally {
     pub(crate) restarted: Counter,
     /// How the time of the jobs that have ended was spent, in seconds, by the name of each part.
     pub(crate) seconds: Family<[(&'static str, &'static str); 1], Counter<f64, AtomicU64>>,
-    /// How long each complete gang had gathered, in seconds.
-    pub(crate) gathered: Durations,
-    /// How long each complete gang needed until every exec.py was started, in seconds.
-    pub(crate) started: Durations,
+    /// See [`StartTimes::gathering`], in seconds.
+    pub(crate) gathering: Durations,
+    /// See [`StartTimes::starting`], in seconds.
+    pub(crate) starting: Durations,
 }
 
-/// A histogram of durations in seconds, from 0.05 s to 14 minutes.
+/// How long a start took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StartTimes {
+    /// From the acceptance of the job, or the end of its last start, until the gang was complete. Includes the time in
+    /// the queue and the pause before a restart.
+    pub(crate) gathering: Duration,
+    /// From the complete gang until every exec.py was started.
+    pub(crate) starting: Duration,
+}
+
+/// A histogram of durations in seconds, from 0.05 s to 109 minutes.
 #[derive(Debug, Clone)]
 pub(crate) struct Durations(pub(crate) Histogram);
 
 impl Default for Durations {
     fn default() -> Self {
-        Self(Histogram::new(exponential_buckets(0.05, 2.0, 15)))
+        Self(Histogram::new(exponential_buckets(0.05, 2.0, 18)))
     }
 }
 
@@ -51,10 +61,10 @@ impl Tally {
         }
     }
 
-    /// Counts a start whose scripts all run: how long the gang gathered, and how long it then needed to start.
-    pub(crate) fn start(&self, gathered: Duration, started: Duration) {
-        self.gathered.0.observe(gathered.as_secs_f64());
-        self.started.0.observe(started.as_secs_f64());
+    /// Counts a start whose scripts were all started.
+    pub(crate) fn start(&self, StartTimes { gathering, starting }: StartTimes) {
+        self.gathering.0.observe(gathering.as_secs_f64());
+        self.starting.0.observe(starting.as_secs_f64());
     }
 
     /// Counts how the time of a job that has ended was spent.

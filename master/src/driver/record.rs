@@ -21,6 +21,7 @@ use super::view_sender::ViewSender;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Context, Stop};
 use crate::store::{Ended, Halted, JobRecord, Stored, Wish};
+use crate::tally::StartTimes;
 
 /// The record of one job, as this driver knows it.
 pub(super) struct Ledger {
@@ -62,9 +63,9 @@ impl Ledger {
         self.context.history.clone()
     }
 
-    /// Counts a start whose scripts all run.
-    pub(super) fn count_start(&self, (gathered, started): (Duration, Duration)) {
-        self.context.tally.start(gathered, started);
+    /// Counts a start whose scripts were all started.
+    pub(super) fn count_start(&self, times: StartTimes) {
+        self.context.tally.start(times);
     }
 
     /// Counts how the time of the ended job was spent.

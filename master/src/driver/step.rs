@@ -109,19 +109,20 @@ impl Driver {
         };
         let now = self.ledger.now();
         self.shown.reach((before, &phase), &launches, now);
+        let started = launches.started((before, &phase), now);
         self.timeline.enter(
             (before, &phase),
             &Entered {
                 gang,
-                started: launches.started((before, &phase), now),
+                started,
                 failure: self.ledger.failed().map(|failed| &failed.failure),
                 cause: self.starts.cause(),
                 starts: self.starts.so_far(gang, self.ledger.get().starts()),
                 now,
             },
         );
-        if matches!(phase, JobPhase::Running { .. }) && !matches!(before, JobPhase::Running { .. }) {
-            self.timeline.took().into_iter().for_each(|took| self.ledger.count_start(took));
+        if matches!(before, JobPhase::Starting { .. }) && started.is_some() {
+            self.timeline.start_times().into_iter().for_each(|times| self.ledger.count_start(times));
         }
         self.pods.enter(&phase, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
         self.ledger.enter(&phase);

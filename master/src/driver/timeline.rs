@@ -21,6 +21,7 @@ use self::replicas::Replicas;
 use super::starts::Beginning;
 use crate::mutex::Mutex;
 use crate::store::JobRecord;
+use crate::tally::StartTimes;
 
 /// The timeline of one job. The job's driver writes the timeline, and requests read it. The timeline outlives a driver
 /// that panics.
@@ -146,13 +147,12 @@ impl TimelineOfJob {
         }
     }
 
-    /// How long the gang of the newest start gathered, and how long it then needed until every exec.py was started. `None`
-    /// if this master has not seen all of it.
-    pub(super) fn took(&self) -> Option<(Duration, Duration)> {
+    /// How long the newest start took. `None` if this master has not seen all of it.
+    pub(super) fn start_times(&self) -> Option<StartTimes> {
         let facts = self.0.lock();
         let StartFacts { began, complete, started, .. } = facts.starts.last()?;
         let between = |from: UnixMillis, to: UnixMillis| Duration::from_millis(to.0.saturating_sub(from.0));
-        Some((between((*began)?, (*complete)?), between((*complete)?, (*started)?)))
+        Some(StartTimes { gathering: between((*began)?, (*complete)?), starting: between((*complete)?, (*started)?) })
     }
 
     /// The newest starts with their causes, oldest first. For a fixed job, only starts that a user has caused, and the

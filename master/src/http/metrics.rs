@@ -58,10 +58,11 @@ impl Metrics {
         tally.spend(&Spent::default());
         let seconds = "How the time of the jobs that ended under this master was spent, in seconds";
         registry.register("job_seconds", seconds, tally.seconds.clone());
-        let gathered = "How long the gangs that started under this master had gathered";
-        registry.register_with_unit("gather", gathered, Unit::Seconds, tally.gathered.0.clone());
-        let started = "Time from a complete gang until every exec.py of the start was started";
-        registry.register_with_unit("start", started, Unit::Seconds, tally.started.0.clone());
+        let gathering = "Time from the acceptance of a job, or the end of its last start, until its gang was complete; \
+            includes the queue and pauses";
+        registry.register_with_unit("gather", gathering, Unit::Seconds, tally.gathering.0.clone());
+        let starting = "Time from a complete gang until every exec.py of the start was started";
+        registry.register_with_unit("start", starting, Unit::Seconds, tally.starting.0.clone());
         let refused = "Connections refused because every open connection had a request that was being answered";
         let evicted = "Connections without a complete request that were closed to make room for new ones";
         Arc::new(Self {
