@@ -86,7 +86,7 @@ impl Starts {
         let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !before.contains(id)).copied().collect();
         let cause = match self.cause.take() {
             Some(cause) => cause,
-            None if before.is_empty() && (generation.epoch == 1 || earlier == 0) => ChangeCause::First,
+            None if before.is_empty() && generation.epoch == 1 => ChangeCause::First,
             None if before.is_empty() => ChangeCause::TakenOver,
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
