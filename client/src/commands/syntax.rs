@@ -30,8 +30,8 @@ pub(super) async fn check_for(
 
 /// Refuses code whose script does not parse. Checks only a script whose name ends in .py.
 async fn check_script(code: &Packed, script: &str) -> Result<(), Error> {
-    let mistake = first_mistake(code.sources().filter(|(path, _)| *path == script)).await;
-    let Some(wrong) = mistake else { return Ok(()) };
+    let checked = check(code.sources().filter(|(path, _)| *path == script)).await;
+    let Some(wrong) = checked.mistake() else { return Ok(()) };
     let skip = "skip this check: push with --force, or submit with --no-syntax-check";
     Err(wrong_files(format!("the script does not parse: {wrong}"))
         .hint(format!("if the job's Python is newer than this machine's, {skip}")))
@@ -40,24 +40,41 @@ async fn check_script(code: &Packed, script: &str) -> Result<(), Error> {
 /// Checks all files of a push. Refuses code whose script does not parse, and returns a sentence about the first other file
 /// that does not parse.
 pub(super) async fn check_push(code: &Packed, script: &ScriptPath) -> Result<Option<String>, Error> {
+    let (first, others): (Vec<_>, Vec<_>) = code.sources().partition(|(path, _)| *path == script.as_str());
     // Usually every file parses. Then one start of Python is enough.
-    if first_mistake(code.sources()).await.is_none() {
+    let checked = check(first.into_iter().chain(others)).await;
+    if checked == Checked::Fine {
         return Ok(None);
     }
     check_script(code, script.as_str()).await?;
-    Ok(warning(code, script).await)
+    // The job may never import the other file.
+    Ok(checked.mistake().map(|wrong| {
+        format!(
+            "a file besides the script does not parse with this machine's Python: {wrong}; if the job does not need \
+             the file, exclude it in .musterignore"
+        )
+    }))
 }
 
-/// A sentence about the first file besides the script that does not parse. The job may never import this file.
-async fn warning(code: &Packed, script: &ScriptPath) -> Option<String> {
-    let wrong = first_mistake(code.sources().filter(|(path, _)| *path != script.as_str())).await?;
-    Some(format!(
-        "a file besides the script does not parse with this machine's Python: {wrong}; if the job does not need the file, exclude it in .musterignore"
-    ))
+/// The result of a check.
+#[derive(Debug, PartialEq, Eq)]
+enum Checked {
+    /// All files parse.
+    Fine,
+    /// The first file that does not parse, and why.
+    Mistake(String),
+    /// There is no Python, or it has not finished.
+    Unfinished,
 }
 
-/// The first file that does not parse. Without Python, checks nothing.
-async fn first_mistake<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<String> {
+impl Checked {
+    fn mistake(self) -> Option<String> {
+        if let Self::Mistake(wrong) = self { Some(wrong) } else { None }
+    }
+}
+
+/// Lets Python parse the files until one does not parse.
+async fn check<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Checked {
     let input = syntax_input(files);
     let parsed = async {
         match parse("python3", &input).await {
@@ -65,9 +82,13 @@ async fn first_mistake<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> 
             None => parse("python", &input).await,
         }
     };
-    let output = timeout(PARSE_TIMEOUT, parsed).await.ok()??;
-    let is_wrong = output.status.code() == Some(DOES_NOT_PARSE);
-    is_wrong.then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    match timeout(PARSE_TIMEOUT, parsed).await.ok().flatten() {
+        Some(output) if output.status.success() => Checked::Fine,
+        Some(output) if output.status.code() == Some(DOES_NOT_PARSE) => {
+            Checked::Mistake(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        Some(_) | None => Checked::Unfinished,
+    }
 }
 
 /// Runs the check with this Python. `None` if this Python cannot be started.
