@@ -57,18 +57,23 @@ pub(super) async fn find(verb: &'static str, name: &JobName, config: &Config, no
         Err(error) => return Err(error.into()),
     };
     let PastJobs { jobs, .. } = client.history().await.unwrap_or_default();
-    if let Some(newest) = jobs.iter().find(|job| job.name == *name) {
+    if let Some(newest) = newest(&jobs, name) {
         let past = client.past_job(&newest.uid).await?;
         return Ok(from_history(past, notes));
     }
     newest_of_user(name, config, notes).ok_or_else(|| missing.into())
 }
 
+/// The job with this name that was accepted last.
+pub(crate) fn newest<'a>(jobs: &'a [JobSummary], name: &JobName) -> Option<&'a JobSummary> {
+    jobs.iter().filter(|job| job.name == *name).max_by_key(|job| job.times.accepted)
+}
+
 /// The newest job with this name in the history of this user.
 fn newest_of_user(name: &JobName, config: &Config, notes: &Notes) -> Option<Seen> {
     let history = of_user(config)?;
-    let newest = history.list().ok()?.jobs.into_iter().find(|job| job.name == *name)?;
-    match history.read(&newest.uid) {
+    let list = history.list().ok()?;
+    match history.read(&newest(&list.jobs, name)?.uid) {
         Ok(past) => past.map(|past| from_history(past, notes)),
         Err(error) => {
             notes.say(&format!("could not read the history: {error}"));

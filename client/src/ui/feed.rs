@@ -311,6 +311,7 @@ impl AskingForJob {
             && let Ok(past) = self.hub.upstream.past_job(&job.view.uid).await
         {
             self.job = Some(from_history(&self.hub.upstream, past).await);
+            self.reading.abort_all();
         }
         if is_gone {
             self.job.take_if(|job| !job.is_past);
@@ -334,7 +335,7 @@ impl AskingForJob {
     async fn ask(&mut self) -> Result<(), Error> {
         let client = self.hub.upstream.of(&self.name)?;
         let view = self.next_view(&client).await?;
-        let before = self.job.take().filter(|job| job.view.uid == view.uid);
+        let before = self.job.take().filter(|job| job.view.uid == view.uid && !job.is_past);
         self.has_looked_back &= before.is_some();
         let first_lines = before.is_none().then(|| self.read_output(client.clone(), view.replicas.len()));
         let state_before = before.as_ref().map(|job| job.view.state);

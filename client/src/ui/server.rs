@@ -137,14 +137,18 @@ struct JobQuery {
 async fn job(State(hub): Site, Path(name): Path<JobName>, Query(query): Query<JobQuery>) -> Result<Response, Failed> {
     let mut watching = hub.watch(Topic::Job(name.clone()));
     let snapshot = watching.snapshot().await;
-    // Asks again for the whole error.
-    if matches!(snapshot.known.content, Content::Nothing)
-        && let Err(error) = view(&hub, &name).await
-    {
-        return match hub.upstream.newest_past(&name).await {
-            Some(uid) => Ok(Redirect::to(&format!("../history/{uid}")).into_response()),
-            None => Err(failed(&hub, "../")(error)),
-        };
+    let in_history = |uid: &str| Redirect::to(&format!("../history/{uid}")).into_response();
+    match &snapshot.known.content {
+        Content::Job(job) if job.is_past => return Ok(in_history(&job.view.uid)),
+        Content::Job(_) | Content::Jobs { .. } => {}
+        Content::Nothing => {
+            // Asks again for the whole error.
+            if let Err(error) = view(&hub, &name).await {
+                let is_gone = is_not_found(&error) || !hub.upstream.may_have(&name);
+                let past = if is_gone { hub.upstream.newest_past(&name).await } else { None };
+                return past.map(|uid| in_history(&uid)).ok_or_else(|| failed(&hub, "../")(error));
+            }
+        }
     }
     Ok(Html(pages::job(&hub.upstream.place(), &name, &watching, &snapshot, query.from)).into_response())
 }

@@ -93,7 +93,15 @@ impl Upstream {
     /// The uid of the newest job with this name in the history.
     pub(crate) async fn newest_past(&self, name: &JobName) -> Option<String> {
         let past = self.ended(&[]).await.ok()?;
-        past.into_iter().find(|job| job.name == *name).map(|job| job.uid)
+        past::newest(&past, name).map(|job| job.uid.clone())
+    }
+
+    /// Whether the job may be on record: a local master has it, or the master that the user names may have it.
+    pub(crate) fn may_have(&self, name: &JobName) -> bool {
+        match self.masters() {
+            Masters::One(_) => true,
+            Masters::Local(masters) => masters.iter().any(|master| master.job == *name),
+        }
     }
 
     /// Whether the jobs are at local masters, which end with their jobs.

@@ -388,10 +388,15 @@ fn the_page_of_a_job_that_leaves_the_record_goes_on_with_the_history() {
     });
     let head = events.until("part", "This page is from the history.").data;
     assert!(head.contains("href=\"../history/0b5e/rerun\"") && head.contains("state failed"), "{head}");
-    // A page that is opened later leads to the page of the history.
-    let answer = Page::of(&master).get("jobs/letters");
-    assert_eq!(answer.status, 303, "{}", answer.body);
-    assert!(answer.head.contains("location: ../history/0b5e\r\n"), "{}", answer.head);
+    // A page that is opened later leads to the page of the history, also while the first page is open.
+    for later in [&page, &Page::of(&master)] {
+        let answer = later.get("jobs/letters");
+        assert_eq!(answer.status, 303, "{}", answer.body);
+        assert!(answer.head.contains("location: ../history/0b5e\r\n"), "{}", answer.head);
+    }
+    // A new job with this name takes the page over.
+    master.change(|jobs| jobs.views.push(running("letters")));
+    until("the new job has a page", || page.get("jobs/letters").status == 200);
 }
 
 #[test]
