@@ -182,7 +182,7 @@ impl Cluster {
 
 /// This machine cannot log in, for example because the kubeconfig's program for the login fails.
 fn no_login(context: &str, reason: &str) -> Error {
-    Error::master(format!("no login to the cluster of context {context}: {reason}")).hint(CHECK_ACCESS)
+    Error::master(format!("cannot log in to the cluster of context {context}: {reason}")).hint(CHECK_ACCESS)
 }
 
 fn refused_login(context: &str, reason: &str) -> Error {

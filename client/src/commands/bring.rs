@@ -80,6 +80,6 @@ pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String,
         missing = client.put_blobs(code.id(), stream).await?;
     }
     let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
-    let noun = if files == 1 { "file" } else { "files" };
-    Ok(format!("code of {files} {noun}: sent {sent}, {}, in {took}", size(bytes)))
+    let counted = |count: usize| format!("{count} {}", if count == 1 { "file" } else { "files" });
+    Ok(format!("code of {}: sent {}, {}, in {took}", counted(files), counted(sent), size(bytes)))
 }

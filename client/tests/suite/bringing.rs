@@ -37,7 +37,7 @@ fn asked(master: &FakeMaster) -> Vec<String> {
 fn the_code_of_a_job_is_sent_once_and_the_named_image_is_not_modified() {
     let (folder, master) = (project(), FakeMaster::of(BackendKind::Kubernetes));
     let ended = submit(folder.path(), &master, &[&["src/train.py"], &IMAGE[..]].concat()).expect_code(0);
-    ended.expect_stderr("code of 2 files: sent 2, 78 bytes, in ");
+    ended.expect_stderr("code of 2 files: sent 2 files, 78 bytes, in ");
     let submit_and_send = ["POST /v1/jobs", "PUT /v1/code/ID", "PUT /v1/code/ID/blobs", "POST /v1/jobs"];
     assert_eq!(asked(&master), [&["GET /v1/master"], &submit_and_send[..]].concat());
     let submitted = master.submitted();
@@ -72,7 +72,7 @@ fn code_that_the_master_loses_while_the_client_follows_the_job_is_sent_again() {
     let told = elsewhere.path().join("stderr");
     let mut following = master.client(folder.path(), &["--task", "digits", "src/train.py", "-o", "json"]);
     let following = following.args(IMAGE).stderr(fs::File::create(&told).unwrap()).spawn().unwrap();
-    let sentence = "the master had lost the job's code; code of 2 files: sent 2,";
+    let sentence = "the master had lost the job's code; code of 2 files: sent 2 files,";
     until("the client sends the code again", || fs::read_to_string(&told).unwrap().contains(sentence));
     master.go_on();
     finish(following).expect_code(0);

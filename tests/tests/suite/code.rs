@@ -57,7 +57,7 @@ fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
     fs::write(folder.join("train.py"), "import own\nprint(own.NAME, __file__)\n").expect("cannot write the script");
     fs::write(folder.join("own.py"), "NAME = 'own'\n").expect("cannot write the module");
     let submit = |name| stage.verb(&["src/train.py", "--code", "src", "--worker-num", "2", "--task", name]).code(0);
-    let first = submit("once").says(&["code of 2 files: sent 2,"]);
+    let first = submit("once").says(&["code of 2 files: sent 2 files,"]);
     assert_eq!(first.stdout.matches("own ").count(), 2, "{}", first.stdout);
     assert!(!submit("twice").stderr.contains("code of"), "the client sent code that the master has");
     // With a local master, no code is sent: the script runs in the user's folder.
@@ -115,7 +115,7 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     stage
         .verb(&["push", "pushed", "src"])
         .code(0)
-        .says(&["code of 1 file: sent 1,", "job pushed runs the new code after"]);
+        .says(&["code of 1 file: sent 1 file,", "job pushed runs the new code after"]);
     prints("number 2 1");
     let view = stage.status("pushed");
     assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 1));

@@ -87,7 +87,7 @@ fn files_sent() -> anyhow::Result<u64> {
     let pushed = job.site.scene.run(&["--master", &job.master.url, "push", JOB, CODE]).code(0);
     let said = pushed.stderr.split_once(&format!("code of {FILES} files: sent ")).map(|(_, rest)| rest);
     let sent = said
-        .and_then(|rest| rest.split(',').next())
+        .and_then(|rest| rest.split(' ').next())
         .with_context(|| format!("no number of sent files: {}", pushed.stderr))?;
     Ok(sent.parse()?)
 }
