@@ -102,6 +102,10 @@ async fn steps_and_a_suspension_are_in_the_timeline() {
     let suspended = timeline(&job);
     let [start] = &suspended.starts[..] else { panic!("{suspended:?}") };
     assert_eq!((start.first_step.map(|first| first.step), &start.ending), (Some(7), &Some(StartEnding::Suspended)));
+    // Times are in whole milliseconds.
+    while Some(wall_clock()) <= start.dead {
+        tokio::task::yield_now().await;
+    }
     master.suspend(&spec, false).await;
     reach(&job, JobState::Running).await;
     let resumed = timeline(&job);
