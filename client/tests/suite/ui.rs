@@ -729,9 +729,14 @@ fn a_port_that_is_taken_is_named() {
 #[test]
 fn without_a_local_master_the_page_waits_for_one() {
     let folder = folder_with_script();
+    let history = history::History::at(folder.path().join("state/muster/history"));
     let child = client(folder.path()).args(["ui", "--no-open"]).spawn().unwrap();
     let page = Page::started(child, folder);
     assert!(page.get("").body.contains("There are no jobs yet."));
     let job = page.get("jobs/digits").body;
     assert!(job.contains("no local master runs job digits"), "{job}");
+    // A job that a local master has run is in the history of the user.
+    history.keep(&past()).unwrap();
+    let answer = page.get("jobs/letters");
+    assert!(answer.status == 303 && answer.head.contains("location: ../history/0b5e\r\n"), "{}", answer.head);
 }
