@@ -175,7 +175,8 @@ mod tests {
         let scanned = with_descendants(found[0], |parent| {
             all.iter().filter(|(_, stat)| stat.parent == parent).copied().collect()
         });
-        found.iter().rev().filter_map(|(pid, _)| Pid::from_raw(*pid)).for_each(|pid| {
+        // Parents first: a shell whose child has ended would end by itself.
+        found.iter().filter_map(|(pid, _)| Pid::from_raw(*pid)).for_each(|pid| {
             kill_process(pid, Signal::KILL).unwrap();
         });
         shell.wait().unwrap();
