@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -193,3 +194,10 @@ serde_as_string!(Generation);
 /// A point in time on the wire: milliseconds since the Unix epoch, by the sender's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UnixMillis(pub u64);
+
+impl UnixMillis {
+    /// The time from `earlier` to this point in time. Zero if `earlier` is later, because clocks differ.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}

@@ -93,7 +93,7 @@ fn is_chosen(job: &JobSummary, args: &ListArgs, now: UnixMillis) -> bool {
     let has_text = text.as_ref().is_none_or(|text| job.name.as_str().contains(text.as_str()));
     let has_state = state.is_empty() || state.contains(&job.state);
     let ended = job.times.ended.or(job.times.finished).filter(|_| job.state.is_finished());
-    let age = ended.map(|ended| Duration::from_millis(now.0.saturating_sub(ended.0)));
+    let age = ended.map(|ended| now.since(ended));
     let is_recent = since.is_none_or(|since| age.is_none_or(|age| age <= Duration::from_secs(since.into())));
     has_text && has_state && is_recent
 }

@@ -325,8 +325,7 @@ fn parts(times: &JobTimes) -> String {
 
 /// The time between two steps. `None` unless both were reached.
 pub(crate) fn between(from: Option<UnixMillis>, to: Option<UnixMillis>) -> Option<Duration> {
-    let (UnixMillis(from), UnixMillis(to)) = (from?, to?);
-    Some(Duration::from_millis(to.saturating_sub(from)))
+    Some(to?.since(from?))
 }
 
 /// The last lines on stderr of the replica whose failure ended the job. If these lines lack the exception's first line,

@@ -1,7 +1,6 @@
 //! How fast the replicas of a job compute, from the reports of their scripts. Pure.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, SeriesPoint};
@@ -41,7 +40,7 @@ pub(super) fn straggler(series: &JobSeries, start: Option<Generation>, now: Unix
     let all: Vec<(ReplicaId, Vec<Interval>)> = present.map(|of| (of.replica, intervals(&of.points))).collect();
     let (slowest, times) = slowest(&all, 0)?;
     let since = (0..).map_while(|nth| slowest_is(&all, nth, slowest)).last()?;
-    let age = Duration::from_millis(now.0.saturating_sub(since.0));
+    let age = now.since(since);
     Some(format!("{slowest} needs {times:.1} times the median for a sample, for {}", spelled(age)))
 }
 

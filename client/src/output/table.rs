@@ -1,7 +1,6 @@
 //! The texts of `list`, `get` and `status`. The present time is an argument.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table};
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
@@ -47,7 +46,7 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
         let newest = object["status"]["conditions"].as_array().and_then(|conditions| conditions.last());
         let state = newest.and_then(|condition| condition["type"].as_str()).unwrap_or_default();
         let created = rfc3339::parsed(text("/metadata/creationTimestamp"));
-        let age = created.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default();
+        let age = created.map(|at| spelled(now.since(at))).unwrap_or_default();
         table.add_row([text("/metadata/name").to_owned(), state.to_owned(), age]);
     }
     shown(&table)

@@ -1,7 +1,5 @@
 //! The tables of `top`: what jobs, or the replicas of a job, do and use now.
 
-use std::time::Duration;
-
 use protocol::ids::UnixMillis;
 use protocol::progress::{JobSeries, Progress};
 use protocol::usage::ReplicaUsage;
@@ -70,7 +68,7 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
 fn age(reports: &[Report<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
     let of_usage = usage.iter().map(|usage| usage.at).min();
     let oldest = of_usage.or_else(|| reports.iter().map(|report| report.at).min());
-    oldest.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default()
+    oldest.map(|at| spelled(now.since(at))).unwrap_or_default()
 }
 
 fn number(count: u64) -> String {

@@ -49,7 +49,7 @@ pub struct Context {
 impl Context {
     /// The time since `since`, by the store's clock.
     pub(super) fn age(&self, since: UnixMillis) -> Duration {
-        Duration::from_millis(self.store.now().0.saturating_sub(since.0))
+        self.store.now().since(since)
     }
 
     /// The fingerprints of two keys, if the keys differ: the key of the job's agents, and this master's key.

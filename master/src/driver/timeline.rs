@@ -4,8 +4,6 @@
 
 mod replicas;
 
-use std::time::Duration;
-
 use job::gang::{Gang, was_stopped};
 use job::phase::{Attempt, Ending, JobPhase, StartStage, Stop};
 use job::policy::GangKind;
@@ -151,8 +149,8 @@ impl TimelineOfJob {
     pub(super) fn start_times(&self) -> Option<StartTimes> {
         let facts = self.0.lock();
         let StartFacts { began, complete, started, .. } = facts.starts.last()?;
-        let between = |from: UnixMillis, to: UnixMillis| Duration::from_millis(to.0.saturating_sub(from.0));
-        Some(StartTimes { gathering: between((*began)?, (*complete)?), starting: between((*complete)?, (*started)?) })
+        let complete = (*complete)?;
+        Some(StartTimes { gathering: complete.since((*began)?), starting: (*started)?.since(complete) })
     }
 
     /// The newest starts with their causes, oldest first. For a fixed job, only starts that a user has caused, and the

@@ -72,7 +72,7 @@ impl Newest {
     fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Option<Self> {
         let new = Self { generation, at: now, usage, cpu_percent: None };
         let Some(before) = before.filter(|before| before.generation == generation) else { return Some(new) };
-        let elapsed = Duration::from_millis(now.0.saturating_sub(before.at.0));
+        let elapsed = now.since(before.at);
         let percent = || u128::from(usage.cpu_us.saturating_sub(before.usage.cpu_us)) * 100 / elapsed.as_micros();
         (elapsed >= WINDOW_MIN).then(|| Self { cpu_percent: Some(u32::try_from(percent()).unwrap_or(u32::MAX)), ..new })
     }

@@ -20,6 +20,6 @@ pub struct Halted {
 impl Halted {
     /// How much longer the job waits after `now`, if it waits for `wait` in total.
     pub fn left(&self, wait: Duration, now: UnixMillis) -> Duration {
-        wait.saturating_sub(Duration::from_millis(now.0.saturating_sub(self.since.0)))
+        wait.saturating_sub(now.since(self.since))
     }
 }
