@@ -1,7 +1,7 @@
 """Trains a digit classifier on workers of unequal speed. Each worker has its own batch size.
 
-With `--work 1=4`, rank 1 repeats the largest part of the computation four times as often, like a slower machine. Muster then
-gives this rank smaller batches, so that the other ranks do not wait for it.
+With `--work 1=4`, rank 1 repeats the largest part of the computation four times as often, like a slower machine. Muster
+then gives this rank smaller batches, so that the other ranks do not wait for it.
 """
 
 import argparse

@@ -65,7 +65,7 @@ impl Candidate {
             return Some("its program is unknown".to_owned());
         };
         if let Place::Child { of } = &self.place {
-            let is_same = self.program.is_some() && self.program == *of;
+            let is_same = self.program == *of;
             // If the main process is not Python, for example a shell, its children inherit no handler. So a handler in
             // a child that is Python is Python's own.
             let is_started = is_python(&name) && !file_name(of.as_deref()).is_some_and(|of| is_python(&of));

@@ -43,7 +43,7 @@ impl Seen {
 /// The job with this name. If it is not on record, the newest job with this name in the history.
 pub(super) async fn find(verb: &'static str, name: &JobName, config: &Config, notes: &Notes) -> Result<Seen, Error> {
     let masters = Masters::find(verb, config, notes).await;
-    let is_running = matches!(&masters, Ok(Masters::Local(all)) if all.iter().any(|master| master.job == *name));
+    let is_running = masters.as_ref().is_ok_and(|masters| masters.may_have(name));
     let client = match masters.and_then(|masters| masters.of(name)) {
         Ok(client) => client,
         // Several local masters have a job with this name.

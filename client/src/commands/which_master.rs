@@ -51,6 +51,14 @@ impl Masters {
         }
     }
 
+    /// Whether the job may be on record: a local master has it, or the master that the user names may have it.
+    pub(crate) fn may_have(&self, name: &JobName) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Local(masters) => masters.iter().any(|master| master.job == *name),
+        }
+    }
+
     /// Collects the answers of all masters. Leaves out local masters that have ended meanwhile, because their jobs have
     /// ended too.
     pub(crate) async fn of_all<T>(

@@ -311,10 +311,12 @@ impl AskingForJob {
             && let Ok(past) = self.hub.upstream.past_job(&job.view.uid).await
         {
             self.job = Some(from_history(&self.hub.upstream, past).await);
-            self.reading.abort_all();
         }
         if is_gone {
             self.job.take_if(|job| !job.is_past);
+        }
+        // Nothing more can be read of a job that is not on record.
+        if self.job.as_ref().is_none_or(|job| job.is_past) {
             self.reading.abort_all();
         }
     }

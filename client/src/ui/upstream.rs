@@ -96,12 +96,9 @@ impl Upstream {
         past::newest(&past, name).map(|job| job.uid.clone())
     }
 
-    /// Whether the job may be on record: a local master has it, or the master that the user names may have it.
+    /// See [`Masters::may_have`].
     pub(crate) fn may_have(&self, name: &JobName) -> bool {
-        match self.masters() {
-            Masters::One(_) => true,
-            Masters::Local(masters) => masters.iter().any(|master| master.job == *name),
-        }
+        self.masters().may_have(name)
     }
 
     /// Whether the jobs are at local masters, which end with their jobs.

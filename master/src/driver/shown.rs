@@ -124,9 +124,9 @@ impl Shown {
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
     /// [`PUBLISH_INTERVAL`]. A large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool, scene: Scene<'_>) {
+        self.publish_at = None;
         // During a start, publish only if the phase, its stage or the wanted code has changed. The agents of a large
         // gang send thousands of answers.
-        self.publish_at = None;
         let shows_wanted = || self.view.borrow().wanted_code == scene.pods.wanted_code(scene.code);
         if !has_moved && matches!(scene.machine.phase(), JobPhase::Starting { .. }) && shows_wanted() {
             return;
@@ -135,14 +135,14 @@ impl Shown {
         let is_due = has_moved || scene.pods.count() <= SMALL_GANG || next <= Instant::now();
         if !is_due {
             self.publish_at = Some(next);
-        } else {
-            self.published_at = Instant::now();
-            // The view of a finished job does not change.
-            let unusual = scene.pods.until_unusual().filter(|_| scene.machine.phase().result().is_none());
-            self.publish_at = unusual.map(|left| self.published_at + left);
-            let shown = self.shown(scene);
-            self.view.send_if_modified(|view| renew(view, shown));
+            return;
         }
+        self.published_at = Instant::now();
+        // The view of a finished job does not change.
+        let unusual = scene.pods.until_unusual().filter(|_| scene.machine.phase().result().is_none());
+        self.publish_at = unusual.map(|left| self.published_at + left);
+        let shown = self.shown(scene);
+        self.view.send_if_modified(|view| renew(view, shown));
     }
 
     /// The current view of the job, without its `seq`: see [`renew`].

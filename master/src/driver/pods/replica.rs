@@ -106,12 +106,10 @@ impl Replica {
     /// Stores the replica's pod as the back end lists it now, in this phase.
     pub(super) fn see(&mut self, pod: Option<Pod>, phase: &JobPhase) {
         let loss = self.tracked.see(pod, phase);
-        if loss != PodLoss::None {
-            self.prepared_since = None;
-        }
+        let since = self.prepared_since.filter(|_| loss == PodLoss::None);
         self.forget(loss);
         let is_prepared = matches!(self.tracked.seen.waits_for(), Some(Wait::Preparing { .. }));
-        self.prepared_since = if is_prepared { self.prepared_since.or(Some(Instant::now())) } else { None };
+        self.prepared_since = is_prepared.then(|| since.unwrap_or_else(Instant::now));
     }
 
     /// Ends the work on a pod that no longer exists, and forgets what only this pod had.
