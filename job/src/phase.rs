@@ -118,8 +118,9 @@ pub struct Gathering {
     pub horizon: Option<Generation>,
     /// Since when the gang has enough workers for a start; `None` if it has too few.
     pub ready_since: Option<Duration>,
-    /// Whether another program holds one of the pods back. The start timeout does not apply then.
-    pub is_gated: bool,
+    /// Whether the gang waits for a decision of others: another program holds one of its pods back, or an earlier gang gets
+    /// room first. The start timeout does not apply then.
+    pub is_held_back: bool,
 }
 
 /// The stage of a start. Because of the two stages, no exec.py runs before every agent has its environment.
@@ -208,7 +209,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
         (None, Some(halt)) => (JobPhase::Halted(halt), vec![]),
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
-            let gathering = Gathering { next: first, horizon, ready_since: None, is_gated: false };
+            let gathering = Gathering { next: first, horizon, ready_since: None, is_held_back: false };
             (JobPhase::Pending { gathering, since: now }, vec![])
         }
         (Some(result), _) => match policy.clean_pods {

@@ -4,6 +4,9 @@
 //! The rule is wait-die. Among the gangs that gather and compete for the same resources, the first one keeps its pods
 //! and waits for room. A later gang that lacks room gives its pods back, and creates none until its turn comes. A gang
 //! whose pods all have a node is not affected: it runs to its end.
+//!
+//! While no gang lacks room, the gangs start at the same time. As soon as one lacks a resource, the gangs that ask for this
+//! resource start one after another.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +20,9 @@ use super::wait::Resources;
 /// Maximum time that later gangs wait until the scheduler has decided on the pods of an earlier gang. After a takeover,
 /// also the maximum time that gangs wait until the driver of each job has posted.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of gangs that create pods at the same time while none lacks room. It limits how many pods are given
+/// back if the room is not enough.
+pub const AT_ONCE: usize = 32;
 /// If a gang lacks room for this time although no other job holds what it lacks, the other gangs may try first.
 pub const GIVE_WAY_AFTER: Duration = Duration::from_secs(30);
 
@@ -27,8 +33,9 @@ pub enum Turn {
     Go,
     /// Create only the pods that the gang needs to start or to continue, because another gang lacks room.
     Minimum,
-    /// Create no pods for a moment: it is not known yet whether an earlier gang has enough room.
-    Hold,
+    /// Create no pods for a moment: it is not known yet whether the gang of this other job has enough room. `None`: not
+    /// all jobs of an earlier master have posted.
+    Hold(Option<JobName>),
     /// Give all pods back, and wait until the gang of this other job runs or ends.
     Queue(JobName),
 }
@@ -70,6 +77,8 @@ impl Post {
 #[derive(Debug, Default)]
 pub struct Table {
     seats: BTreeMap<String, Seat>,
+    /// The resources that a gang has lacked, as long as gangs that gather ask for them.
+    scarce: Resources,
     /// Whether each job that existed when the master began has a seat.
     is_open: bool,
     /// When to decide again, if nobody posts until then.
@@ -91,7 +100,7 @@ struct Seat {
 
 impl Seat {
     fn of(taken_at: Duration) -> Self {
-        Self { taken_at, post: None, turn: Turn::Hold, lap: 0, undecided_since: None, alone_since: None }
+        Self { taken_at, post: None, turn: Turn::Hold(None), lap: 0, undecided_since: None, alone_since: None }
     }
 
     fn may_create(&self) -> bool {
@@ -107,7 +116,7 @@ impl Seat {
     fn take(&mut self, turn: Turn, now: Duration) {
         let since = match &turn {
             Turn::Go | Turn::Minimum => self.undecided_since.or(Some(now)),
-            Turn::Hold => self.undecided_since,
+            Turn::Hold(_) => self.undecided_since,
             Turn::Queue(_) => None,
         };
         self.undecided_since = since.filter(|_| self.is_undecided());
@@ -128,30 +137,38 @@ impl Seat {
 struct Earlier {
     /// The gangs that lack room, and what they lack.
     short: Vec<(JobName, Resources)>,
-    /// For each gang with pods on which the scheduler must still decide: the resources that the gang asks for.
-    undecided: Vec<Resources>,
+    /// The gangs with pods on which the scheduler must still decide, and the resources that they ask for.
+    undecided: Vec<(JobName, Resources)>,
 }
 
 impl Earlier {
     /// The turn of a gang that gathers. `is_being_decided`: whether the gang has pods that may still get a node.
-    fn turn_of(&self, post: &Post, need: &Need, is_being_decided: bool) -> Turn {
+    fn turn_of(&self, post: &Post, need: &Need, is_being_decided: bool, scarce: &Resources) -> Turn {
         // Another program decides when a gated gang gets room.
         if need.is_complete || need.is_gated {
             return Turn::Go;
         }
         match self.short.iter().find(|(_, lacking)| post.asks_for_any_of(lacking)) {
-            Some(_) if post.holds && is_being_decided => Turn::Hold,
+            Some((first, _)) if post.holds && is_being_decided => Turn::Hold(Some(first.clone())),
             Some((first, _)) => Turn::Queue(first.clone()),
-            None if self.undecided.iter().any(|asks| post.asks_for_any_of(asks)) => Turn::Hold,
-            None => Turn::Go,
+            None => self.decided_before(post, scarce).map_or(Turn::Go, |first| Turn::Hold(Some(first.clone()))),
         }
+    }
+
+    /// The gang on which the scheduler must decide before this gang creates pods.
+    fn decided_before(&self, post: &Post, scarce: &Resources) -> Option<&JobName> {
+        let is_full = self.undecided.len() >= AT_ONCE;
+        let competes = |asks: &Resources| {
+            if is_full { post.asks_for_any_of(asks) } else { post.asks_for_any_of(&(asks & scarce)) }
+        };
+        self.undecided.iter().find(|(_, asks)| competes(asks)).map(|(name, _)| name)
     }
 
     fn note(&mut self, seat: &Seat, now: Duration) {
         let Some(post) = &seat.post else { return };
         self.short.extend(seat.lacking().map(|lacking| (post.name.clone(), lacking.clone())));
         if seat.may_create() && seat.is_being_decided(now) {
-            self.undecided.push(post.asks.clone());
+            self.undecided.push((post.name.clone(), post.asks.clone()));
         }
     }
 }
@@ -183,7 +200,7 @@ impl Table {
 
     /// The turn of a job, as the last [`Self::settle`] decided.
     pub fn turn(&self, uid: &str) -> Turn {
-        self.seats.get(uid).map_or(Turn::Hold, |seat| seat.turn.clone())
+        self.seats.get(uid).map_or(Turn::Hold(None), |seat| seat.turn.clone())
     }
 
     /// The turns of all jobs.
@@ -210,6 +227,7 @@ impl Table {
     }
 
     fn decide(&mut self, now: Duration) {
+        self.note_scarce();
         let is_expected = |seat: &Seat| seat.post.is_none() && now < seat.taken_at + PATIENCE;
         let is_incomplete = !self.is_open || self.seats.values().any(is_expected);
         let mut earlier = Earlier::default();
@@ -217,14 +235,23 @@ impl Table {
             let Some(seat) = self.seats.get_mut(&uid) else { continue };
             let Some(post) = &seat.post else { continue };
             let turn = match &post.need {
-                Some(need) if is_incomplete && !need.is_complete => Turn::Hold,
-                Some(need) => earlier.turn_of(post, need, seat.is_being_decided(now)),
+                Some(need) if is_incomplete && !need.is_complete => Turn::Hold(None),
+                Some(need) => earlier.turn_of(post, need, seat.is_being_decided(now), &self.scarce),
                 None => Turn::Go,
             };
             seat.take(turn, now);
             earlier.note(seat, now);
         }
         self.limit_growth();
+    }
+
+    /// Notes the resources that gangs lack, and forgets those for which no gathering gang asks any more.
+    fn note_scarce(&mut self) {
+        let gathers = |post: &&Post| post.need.as_ref().is_some_and(|need| !need.is_complete && !need.is_gated);
+        let gathering: Vec<&Post> = self.seats.values().filter_map(|seat| seat.post.as_ref()).filter(gathers).collect();
+        self.scarce.retain(|resource| gathering.iter().any(|post| post.asks.contains(resource)));
+        let lacking = gathering.iter().filter_map(|post| post.need.as_ref()).flat_map(|need| &need.lacking);
+        self.scarce.extend(lacking.cloned());
     }
 
     /// When to decide again, if nobody posts until then.

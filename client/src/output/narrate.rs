@@ -205,9 +205,9 @@ fn queued(before: Option<&JobView>, now: &JobView) -> Option<String> {
     first.map(queued_behind)
 }
 
-/// The sentence that the gang of the job `first` must run or end before this job's pods are created.
+/// The sentence that this job creates its pods after the gang of the job `first` has got room.
 pub(crate) fn queued_behind(first: &JobName) -> String {
-    format!("queued behind {first}: the cluster has no room for both")
+    format!("queued behind {first}, which gets room first")
 }
 
 /// The words and the duration, if it is known.

@@ -100,7 +100,7 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     // While a run of an earlier start may be alive, the start timeout does not apply to an elastic job: the job waits for
     // that run's end.
     let waits_for_run = !policy.is_fixed() && gang.any_place(|place| place.may_run);
-    let is_late = now >= since + policy.start_timeout && !gathering.is_gated && !waits_for_run;
+    let is_late = now >= since + policy.start_timeout && !gathering.is_held_back && !waits_for_run;
     is_late.then(|| {
         let wanted = wanted(gang, policy.workers);
         let is_needed = |place: &Member| wanted.iter().any(|wanted| wanted.id == place.id);
@@ -175,7 +175,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     let is_gone = |place: &Member| !is_empty || place.pod == Presence::Absent;
     let are_gone = seen.gang.places().iter().all(is_gone);
     if are_gone && seen.now >= until {
-        let gathering = Gathering { next, horizon: Some(next), ready_since: None, is_gated: false };
+        let gathering = Gathering { next, horizon: Some(next), ready_since: None, is_held_back: false };
         return (JobPhase::Pending { gathering, since }, vec![]);
     }
     // A pod on a dead node may stay listed forever.

@@ -61,7 +61,7 @@ fn growth(seen: Seen<'_>) -> Growth {
     match seen.turn {
         Turn::Go => Growth::Free,
         Turn::Minimum => Growth::UpTo(members.max(seen.policy.workers.min as usize)),
-        Turn::Hold | Turn::Queue(_) => Growth::None,
+        Turn::Hold(_) | Turn::Queue(_) => Growth::None,
     }
 }
 
@@ -90,7 +90,7 @@ impl JobPhase {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
         match self {
-            Self::Pending { gathering: Gathering { is_gated: true, .. }, .. } | Self::Queued { .. } => job,
+            Self::Pending { gathering: Gathering { is_held_back: true, .. }, .. } | Self::Queued { .. } => job,
             Self::Pending { since, .. } | Self::Starting(Attempt { since, .. }) => {
                 Some(earlier(*since + policy.start_timeout))
             }

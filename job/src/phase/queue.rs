@@ -29,20 +29,20 @@ pub(super) fn queued(gathering: Gathering, behind: JobName, seen: Seen<'_>) -> (
     let has_pods = seen.gang.any_place(|place| place.pod != Presence::Absent);
     let phase = match seen.turn {
         Turn::Go | Turn::Minimum if !has_pods => {
-            let gathering = Gathering { ready_since: None, is_gated: false, ..gathering };
+            let gathering = Gathering { ready_since: None, is_held_back: false, ..gathering };
             JobPhase::Pending { gathering, since: seen.now }
         }
         Turn::Queue(behind) => JobPhase::Queued { gathering, behind: behind.clone() },
-        Turn::Go | Turn::Minimum | Turn::Hold => JobPhase::Queued { gathering, behind },
+        Turn::Go | Turn::Minimum | Turn::Hold(_) => JobPhase::Queued { gathering, behind },
     };
     (phase, vec![])
 }
 
-/// Notes whether another program holds one of the pods back. The start timeout begins again when no pod is held back
-/// any more.
+/// Notes whether another program holds one of the pods back, or the gang waits for an earlier gang. The start timeout
+/// begins again when it waits no more.
 pub(super) fn at_gate(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (Gathering, Duration) {
     let is_held = |place: &Member| matches!(place.waits_for, Some(Wait::Gated(_)));
-    let is_gated = seen.gang.any_place(is_held);
-    let since = if gathering.is_gated && !is_gated { seen.now } else { since };
-    (Gathering { is_gated, ..gathering }, since)
+    let is_held_back = seen.gang.any_place(is_held) || matches!(seen.turn, Turn::Hold(_));
+    let since = if gathering.is_held_back && !is_held_back { seen.now } else { since };
+    (Gathering { is_held_back, ..gathering }, since)
 }

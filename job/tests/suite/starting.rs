@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use job::observation::Presence::{Absent, Live};
-use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, StartStage, next_look};
+use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, Seen, StartStage, next_look};
 use job::policy::Policy;
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
+use job::turns::Turn;
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, absent, begin_start, begun, create, exit, exited, look, look_at, lost, pending,
-    restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
+    FIRST, GATHERING, POLICY, SINCE, SOON, absent, begin_start, begun, create, ending_of, exit, exited, look, look_at,
+    lost, pending, restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
@@ -23,6 +24,22 @@ fn a_new_job_creates_the_pods_that_do_not_exist() {
     assert_eq!(begun(FIRST, None, SINCE), (pending(), vec![]));
     let gang = with_pods(&[(Requested, Absent), (Requested, Live), (Joined, Live), (Requested, Absent)]);
     assert_eq!(look(pending(), &gang), (pending(), create(&["worker-0", "worker-3"])));
+}
+
+#[test]
+fn the_start_timeout_does_not_run_while_a_gang_waits_for_an_earlier_one() {
+    let (gang, held) = (absent(2), Turn::Hold(Some("earlier".parse().expect("a valid name"))));
+    let held_until = SINCE + 10 * POLICY.start_timeout;
+    let mut phase = pending();
+    for now in [SOON, SINCE + POLICY.start_timeout, held_until] {
+        let (next, actions) = step(phase, JobEvent::Observed, Seen { turn: &held, ..seen(&gang, &POLICY, now) });
+        assert_eq!((next.deadline(&POLICY), actions), (None, vec![]));
+        phase = next;
+    }
+    let (phase, _) = look_at(held_until, phase, &gang);
+    assert_eq!(phase, JobPhase::Pending { gathering: GATHERING, since: held_until });
+    let (phase, _) = look_at(held_until + POLICY.start_timeout, phase, &gang);
+    assert!(matches!(ending_of(phase), Ending::Failed(Failure::StartTimeout { .. })));
 }
 
 #[test]

@@ -216,7 +216,8 @@ pub(crate) fn was_lost(replica: &str) -> Failure {
 }
 
 /// The gathering of a gang for its first start.
-pub(crate) const GATHERING: Gathering = Gathering { next: FIRST, horizon: None, ready_since: None, is_gated: false };
+pub(crate) const GATHERING: Gathering =
+    Gathering { next: FIRST, horizon: None, ready_since: None, is_held_back: false };
 
 /// The first phase and actions of a master whose first start is `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {

@@ -281,7 +281,7 @@ fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 
 fn gathering_after_a_failure() -> JobPhase {
-    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), ready_since: None, is_gated: false };
+    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), ready_since: None, is_held_back: false };
     JobPhase::Pending { gathering, since: SINCE }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use job::need::Need;
-use job::turns::{GIVE_WAY_AFTER, PATIENCE, Post, Rank, Table, Turn};
+use job::turns::{AT_ONCE, GIVE_WAY_AFTER, PATIENCE, Post, Rank, Table, Turn};
 use job::wait::Resources;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
@@ -54,6 +54,10 @@ fn running(post: Post) -> Post {
 
 fn behind(name: &str) -> Turn {
     Turn::Queue(name.parse().expect("a valid name"))
+}
+
+fn held_for(name: &str) -> Turn {
+    Turn::Hold(Some(name.parse().expect("a valid name")))
 }
 
 fn table(posts: &[Post]) -> Table {
@@ -125,22 +129,61 @@ fn a_gang_that_another_program_holds_back_delays_nobody() {
 }
 
 #[test]
-fn young_gangs_wait_at_most_10_s_for_the_decision_on_an_old_gangs_pods() {
-    let (old, young) = (new("old", 1), new("young", 2));
-    let mut table = table(&[old, young]);
-    assert_eq!([table.turn("old"), table.turn("young")], [Turn::Go, Turn::Hold]);
+fn gangs_that_all_fit_create_their_pods_at_the_same_time() {
+    let gangs: Vec<Post> = (0..20).map(|index| new(&format!("gang-{index}"), index)).collect();
+    assert_eq!(turns(&gangs), vec![Turn::Go; 20]);
+}
+
+#[test]
+fn at_most_32_gangs_create_pods_before_the_scheduler_has_decided_on_the_first() {
+    let gangs: Vec<Post> = (0..).take(AT_ONCE + 1).map(|index| new(&format!("gang-{index}"), index)).collect();
+    let mut table = table(&gangs);
+    let last = format!("gang-{AT_ONCE}");
+    assert_eq!(table.turn(&last), held_for("gang-0"));
+    put(&mut table, &[complete(gangs[0].clone())], seconds(1));
+    assert_eq!(table.turn(&last), Turn::Go);
+}
+
+/// Gangs in a cluster that has refused a pod for lack of CPUs, and has room again now.
+fn after_a_refusal(gangs: &[Post]) -> Table {
+    let mut table = table(gangs);
+    put(&mut table, &[short(gangs[0].clone())], Duration::ZERO);
+    put(&mut table, &[gangs[0].clone()], Duration::ZERO);
+    table
+}
+
+#[test]
+fn after_a_refusal_young_gangs_wait_at_most_10_s_for_the_decision_on_an_old_gangs_pods() {
+    let mut table = after_a_refusal(&[new("old", 1), new("young", 2)]);
+    assert_eq!([table.turn("old"), table.turn("young")], [Turn::Go, held_for("old")]);
     table.settle(seconds(9));
     assert_eq!(table.next(), Some(PATIENCE));
-    assert_eq!(table.turn("young"), Turn::Hold);
+    assert_eq!(table.turn("young"), held_for("old"));
     table.settle(PATIENCE);
     assert_eq!(table.turn("young"), Turn::Go);
+}
+
+#[test]
+fn after_a_refusal_a_gang_that_asks_for_other_resources_waits_for_nobody() {
+    let gpus = Post { asks: resources(&["cpu", "nvidia.com/gpu"]), ..new("gpus", 1) };
+    let mut table = table(&[short_of("nvidia.com/gpu", gpus.clone())]);
+    put(&mut table, &[gpus, new("cpus", 2)], Duration::ZERO);
+    assert_eq!(table.turn("cpus"), Turn::Go);
+}
+
+#[test]
+fn a_refusal_is_forgotten_when_no_gang_gathers_any_more() {
+    let mut table = after_a_refusal(&[new("old", 1)]);
+    put(&mut table, &[complete(new("old", 1))], seconds(1));
+    put(&mut table, &[new("first", 2), new("second", 3)], seconds(2));
+    assert_eq!([table.turn("first"), table.turn("second")], [Turn::Go, Turn::Go]);
 }
 
 #[test]
 fn a_young_gang_gives_its_pods_back_as_soon_as_the_scheduler_has_decided_on_them() {
     let undecided = Post { holds: true, ..new("young", 2) };
     let mut table = table(&[undecided, short(new("old", 1))]);
-    assert_eq!(table.turn("young"), Turn::Hold, "the gang may still turn out to have enough room");
+    assert_eq!(table.turn("young"), held_for("old"), "the gang may still turn out to have enough room");
     put(&mut table, &[short(new("young", 2))], seconds(1));
     assert_eq!(table.turn("young"), behind("old"));
 }
@@ -151,12 +194,12 @@ fn nobody_creates_or_gives_back_before_each_job_of_an_earlier_master_has_posted_
     let mut table = Table::default();
     put(&mut table, &[old, young, running(new("runs", 3))], Duration::ZERO);
     let turns = |table: &Table| ["old", "young", "runs"].map(|uid| table.turn(uid));
-    assert_eq!(turns(&table), [Turn::Hold, Turn::Hold, Turn::Go]);
+    assert_eq!(turns(&table), [Turn::Hold(None), Turn::Hold(None), Turn::Go]);
     table.expect("late".to_owned(), Duration::ZERO);
     table.open();
     table.settle(seconds(9));
     assert_eq!(table.next(), Some(PATIENCE));
-    assert_eq!(turns(&table), [Turn::Hold, Turn::Hold, Turn::Go]);
+    assert_eq!(turns(&table), [Turn::Hold(None), Turn::Hold(None), Turn::Go]);
     table.settle(PATIENCE);
     assert_eq!(turns(&table), [Turn::Minimum, behind("old"), Turn::Minimum]);
     put(&mut table, &[of_priority(1, short(new("late", 4)))], seconds(11));
@@ -180,7 +223,7 @@ fn a_gang_larger_than_the_cluster_lets_the_others_try_after_30_s_in_which_nobody
     table.settle(seconds(101));
     assert_eq!(table.next(), Some(seconds(101) + GIVE_WAY_AFTER));
     table.settle(seconds(131));
-    assert_eq!([table.turn("large"), table.turn("small")], [Turn::Hold, Turn::Go]);
+    assert_eq!([table.turn("large"), table.turn("small")], [held_for("small"), Turn::Go]);
     put(&mut table, &[short(small.clone())], seconds(132));
     assert_eq!(table.turn("large"), behind("small"));
     put(&mut table, &[new("large", 1), complete(small)], seconds(133));
@@ -296,7 +339,7 @@ impl Cluster<'_> {
                 driver.pods.retain(|pod| matches!(pod, Pod::Placed | Pod::Leaving));
                 driver.pods.iter_mut().for_each(|pod| *pod = Pod::Leaving);
             }
-            Turn::Go | Turn::Minimum | Turn::Hold => {}
+            Turn::Go | Turn::Minimum | Turn::Hold(_) => {}
         }
     }
 

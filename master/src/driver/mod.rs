@@ -293,8 +293,11 @@ impl Driver {
     }
 
     fn publish(&mut self, has_moved: bool) {
-        let Self { machine, ledger, starts, timeline, pods, code, balance, shown, .. } = self;
-        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, timeline, pods, code, balance });
+        let Self { machine, ledger, starts, timeline, pods, code, balance, shown, room, .. } = self;
+        shown.publish_in_time(
+            has_moved,
+            Scene { ledger, machine, starts, timeline, pods, code, balance, turn: room.turn() },
+        );
     }
 }
 

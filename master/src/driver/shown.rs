@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use job::phase::JobPhase;
-use protocol::ids::{ReplicaId, UnixMillis};
+use job::turns::Turn;
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 use tokio::time::Instant;
 
@@ -73,6 +74,7 @@ pub(super) struct Scene<'a> {
     pub(super) pods: &'a Pods,
     pub(super) code: &'a JobCode,
     pub(super) balance: &'a Balance,
+    pub(super) turn: &'a Turn,
 }
 
 /// The view of one job, and what only the view shows.
@@ -147,7 +149,7 @@ impl Shown {
 
     /// The current view of the job, without its `seq`: see [`renew`].
     fn shown(&self, scene: Scene<'_>) -> JobView {
-        let Scene { ledger, machine, starts, timeline, pods, code, balance } = scene;
+        let Scene { ledger, machine, starts, timeline, pods, code, balance, turn } = scene;
         let (record, phase) = (ledger.get(), machine.phase());
         let mut view = JobView {
             state: phase.state(),
@@ -157,7 +159,7 @@ impl Shown {
             started_pushes: starts.started_pushes(),
             roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
             changes: timeline.changes(machine.policy().kind),
-            queued_behind: if let JobPhase::Queued { behind, .. } = phase { Some(behind.clone()) } else { None },
+            queued_behind: queued_behind(phase, turn),
             batches: balance.shown(phase.generation()),
             times: times(record, &self.times),
             ..recorded(record, pods.views(record, machine))
@@ -168,6 +170,15 @@ impl Shown {
             view.restarts.note(failed.clone());
         }
         view
+    }
+}
+
+/// The job whose gang gets room before this job creates pods.
+fn queued_behind(phase: &JobPhase, turn: &Turn) -> Option<JobName> {
+    match (phase, turn) {
+        (JobPhase::Queued { behind, .. }, _) => Some(behind.clone()),
+        (JobPhase::Pending { .. }, Turn::Hold(first)) => first.clone(),
+        _ => None,
     }
 }
 

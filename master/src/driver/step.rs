@@ -181,8 +181,9 @@ impl Driver {
             }
             Action::RecordSuspension => self.ledger.record_suspension(self.starts_so_far()).await?,
             Action::Conclude(result) => {
-                let Self { machine, ledger, starts, timeline, pods, code, balance, shown, .. } = &*self;
-                let ended = shown.end(result, Scene { ledger, machine, starts, timeline, pods, code, balance });
+                let Self { machine, ledger, starts, timeline, pods, code, balance, shown, room, .. } = &*self;
+                let ended = shown
+                    .end(result, Scene { ledger, machine, starts, timeline, pods, code, balance, turn: room.turn() });
                 self.ledger.conclude(ended).await?;
             }
             Action::ReleasePods => self.pods.release(self.machine.elapsed(), &mut self.inbox.tasks).await,

@@ -50,7 +50,7 @@ fn a_job_that_restarts_for_ever_has_a_bounded_timeline_whose_parts_sum_to_its_wh
             next: Generation { epoch: 1, sequence: 1 },
             horizon: None,
             ready_since: None,
-            is_gated: false,
+            is_held_back: false,
         },
         since: std::time::Duration::ZERO,
     };

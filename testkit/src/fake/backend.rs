@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use job::key::JobKey;
@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub(super) room: watch::Sender<Option<usize>>,
     /// The number of pods that can exist at the same time, if a quota limits it.
     pub(super) quota: watch::Sender<Option<usize>>,
+    /// How long each creation of a pod takes.
+    pub(super) creation: watch::Sender<Duration>,
     /// Locked while pods are placed, or are created within a quota.
     pub(super) scheduler: tokio::sync::Mutex<()>,
 }
@@ -141,6 +143,7 @@ impl FakeBackend {
             orders: Mutex::default(),
             room: watch::Sender::new(None),
             quota: watch::Sender::new(None),
+            creation: watch::Sender::new(Duration::ZERO),
             scheduler: tokio::sync::Mutex::default(),
         }))
     }
@@ -166,6 +169,11 @@ impl FakeBackend {
     /// Makes somebody delete the next pod of this replica before the watch lists it.
     pub fn lose_unlisted(&self, replica: ReplicaId) {
         self.0.orders.lock().unlisted.insert(replica);
+    }
+
+    /// From now on, each creation of a pod takes this time.
+    pub fn create_slowly(&self, creation: Duration) {
+        self.0.creation.send_replace(creation);
     }
 
     /// From now on, the other containers of each pod continue after the pod's agent has ended.
@@ -312,6 +320,8 @@ impl PodBackend for FakeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let PodSpec { job: JobKey { name: job, uid }, replica, .. } = pod;
+        let creation = *self.0.creation.borrow();
+        tokio::time::sleep(creation).await;
         if self.table(&job).borrow().contains_key(&replica) || self.0.orders.lock().unlisted.remove(&replica) {
             return Ok(());
         }

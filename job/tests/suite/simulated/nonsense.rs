@@ -167,7 +167,8 @@ fn any_moment(members: usize) -> impl Strategy<Value = Moment> {
     let wishes = (prop_oneof![15 => Just(false), 1 => Just(true)], prop_oneof![9 => Just(0), 1 => Just(1)]);
     let passed = prop_oneof![5 => 0..3_u64, 1 => 0..400_u64].prop_map(Duration::from_secs);
     let queue = Turn::Queue("first".parse().expect("a valid name"));
-    let turn = prop_oneof![6 => Just(Turn::Go), 1 => Just(Turn::Minimum), 1 => Just(Turn::Hold), 2 => Just(queue)];
+    let turn =
+        prop_oneof![6 => Just(Turn::Go), 1 => Just(Turn::Minimum), 1 => Just(Turn::Hold(None)), 2 => Just(queue)];
     (observations, event, turn, wishes, passed).prop_map(
         |(observations, event, turn, (is_suspended, pushes), passed)| Moment {
             observations,

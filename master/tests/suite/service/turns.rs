@@ -11,6 +11,7 @@ use master::store::Wish;
 use protocol::agent::ExitOutcome;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
+use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeBackend};
@@ -145,6 +146,21 @@ async fn a_gang_larger_than_the_cluster_says_what_it_lacks_and_then_lets_others_
     run(&master, &small).await;
     let again = until(&large, lacks).await;
     assert_eq!((again.state, again.restarts.total()), (JobState::Pending, 0));
+}
+
+/// One after another, the gangs would need longer than their start timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_gangs_that_fit_start_together_although_each_creation_of_a_pod_takes_a_second() {
+    let master = with_room(40);
+    master.backend.create_slowly(Duration::from_secs(1));
+    let run_policy = RunPolicy { start_timeout_seconds: 15, max_restarts: 0, ..RunPolicy::default() };
+    let specs = (0..20).map(|index| JobSpec { run_policy: run_policy.clone(), ..spec(&format!("gang-{index}"), 2) });
+    let jobs = join_all(specs.map(|spec| master.submit(spec))).await;
+    let begun = jobs.iter().map(|job| until(job, |view| view.state != JobState::Pending));
+    for view in in_time("all gangs start", join_all(begun)).await {
+        assert_eq!(view.result, None, "{}", view.name);
+    }
+    in_time("all gangs run", join_all(jobs.iter().map(|job| reach(job, JobState::Running)))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
