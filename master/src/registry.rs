@@ -292,13 +292,13 @@ impl Jobs {
         self.views().iter().map(|view| view.borrow().clone()).collect()
     }
 
-    /// The jobs of TFJobs in the cluster that nobody has asked to delete: each job, and the uid of its TFJob.
-    pub(crate) fn of_objects(&self) -> Vec<(JobName, String)> {
+    /// The jobs of TFJobs in the cluster that nobody has asked to delete: each job with its uid, and the uid of its TFJob.
+    pub(crate) fn of_objects(&self) -> Vec<(JobKey, String)> {
         let of = |handle: &JobHandle| {
             let stored = handle.record.borrow();
             let record = &stored.as_ref()?.record;
             let uid = record.spec.object_uid().filter(|_| record.wish != Wish::Delete)?;
-            Some((record.spec.name.clone(), uid.to_owned()))
+            Some((JobKey { name: record.spec.name.clone(), uid: record.uid.clone() }, uid.to_owned()))
         };
         self.handles.lock().values().filter_map(of).collect()
     }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use job::key::JobKey;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event};
 use launchers::tfjob::{Memory, Need, Place, Read, Watched};
-use protocol::ids::JobName;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -27,7 +27,7 @@ use crate::kube::api::call;
 use crate::kube::changes::changes_of;
 use crate::kube::{ApiFailure, Cluster};
 use crate::registry::{JobHandle, Jobs, JobsError};
-use crate::store::{Wish, wall_clock};
+use crate::store::wall_clock;
 
 /// Interval between two regular sweeps, which delete the jobs of deleted TFJobs. Before each regular sweep, the master
 /// checks whether the cluster's definition of TFJobs is still Muster's.
@@ -179,13 +179,13 @@ impl Following {
         let there: HashSet<&str> = self.tended.values().map(|tended| tended.uid.as_str()).collect();
         let of_objects = self.site.jobs.of_objects().into_iter();
         let orphans = of_objects.filter(|(_, uid)| !there.contains(uid.as_str()));
-        let orphans: Vec<Orphan> = orphans.map(|(job, uid)| Orphan { job, uid }).collect();
+        let orphans: Vec<Orphan> = orphans.map(|(job, object)| Orphan { job, object }).collect();
         let site = self.site.clone();
         let sweep = stream::iter(orphans).for_each_concurrent(DELETED_AT_ONCE, move |orphan| {
             let site = site.clone();
             async move {
                 if let Err(error) = orphan.delete(&site).await {
-                    warn!(job = %orphan.job, error = error_chain(&error), "could not delete a job whose TFJob is gone");
+                    warn!(job = %orphan.job.name, error = error_chain(&error), "could not delete a job whose TFJob is gone");
                 }
             }
         });
@@ -195,24 +195,28 @@ impl Following {
 
 /// A job whose object this master does not know.
 struct Orphan {
-    job: JobName,
+    job: JobKey,
     /// The uid of the object.
-    uid: String,
+    object: String,
 }
 
 impl Orphan {
     /// Deletes the job, unless its object exists. Another master may have created the object and the job a moment ago.
     /// This master watches objects and jobs independently, and may know only the job. So ask the API.
     async fn delete(&self, Site { cluster, jobs, .. }: &Site) -> Result<(), Trouble> {
-        let named = ListParams::default().fields(&format!("metadata.name={}", self.job));
+        let named = ListParams::default().fields(&format!("metadata.name={}", self.job.name));
         let found = call(cluster.tfjobs().list(&named)).await?;
         let is_there = |object: &DynamicObject| {
-            object.uid().as_deref() == Some(self.uid.as_str()) && object.metadata.deletion_timestamp.is_none()
+            object.uid().as_deref() == Some(self.object.as_str()) && object.metadata.deletion_timestamp.is_none()
         };
-        if !found.iter().any(is_there) {
-            jobs.wish(&self.job, Wish::Delete).await?;
+        if found.iter().any(is_there) {
+            return Ok(());
         }
-        Ok(())
+        match jobs.delete(&self.job.name, Some(&self.job.uid)).await {
+            // Meanwhile the job may have been deleted, and a later job may have its name.
+            Ok(()) | Err(JobsError::Unknown(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -146,6 +146,29 @@ async fn a_job_stays_while_the_api_knows_its_tfjob_although_the_watch_has_not_re
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sweep_that_is_late_does_not_delete_the_job_of_a_tfjob_that_was_created_meanwhile() {
+    let world = World::begin().await.follow();
+    let (server, name) = (&world.server, "again".parse().expect("a valid name"));
+    server
+        .until("the watch is open", |asked| asked.iter().any(|one| one.kind == Kind::Watch && one.path == "tfjobs"))
+        .await;
+    world.apply(&tfjob("again", "earlier")).await;
+    // The check of the definition of TFJobs also lists.
+    server.script_times(2, Kind::List, &Reply::Late(Duration::from_secs(20)));
+    let lists = |asked: &[Asked]| lists_by_name(asked, |field| field == "metadata.name=again");
+    server.until("the sweep asks for the earlier TFJob", |asked| lists(asked) == 1).await;
+    world.jobs.delete(&name, None).await.expect("not deleted");
+    world.deletes(&["again"]).await;
+    let later = server.put_unreported("tfjobs", tfjob("again", ""));
+    world.apply(&later).await;
+    let job = world.jobs.find(&name).expect("no job").view.borrow().uid.clone();
+    server.until("a second sweep asks for the later TFJob", |asked| lists(asked) >= 3).await;
+    assert_eq!(world.jobs.find(&name).map(|found| found.view.borrow().uid.clone()), Some(job));
+    let deletions = |one: &&Asked| one.kind == Kind::Delete && one.path == "configmaps/muster-again";
+    assert_eq!(server.journal().iter().filter(deletions).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_whose_tfjob_is_being_deleted_is_deleted() {
     let world = World::begin().await.follow();
     let mut leaving = world.server.put("tfjobs", tfjob("leaving", ""));
