@@ -27,3 +27,4 @@ mod tensorflow;
 mod tfjob;
 mod timeline;
 mod why;
+mod wire;
