@@ -308,11 +308,14 @@ fn is_own_fault(status: &PodStatus) -> bool {
 
 fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let terminated = container_state(pod, status).and_then(|state| state.terminated.as_ref());
-    // A pod that succeeded, or ended before its deletion, did not end because of the deletion.
-    let had_ended = matches!(before, Some(PodState::Terminated { .. })) || status.phase.as_deref() == Some("Succeeded");
-    let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
-    let deletion = || is_deleted.then(|| "its pod was deleted".to_owned());
     let words = terminated.and_then(last_words);
+    // A pod that succeeded, or ended before its deletion, did not end because of the deletion. An agent without a run
+    // also succeeds when its pod is deleted, but it leaves no last words.
+    let has_succeeded = status.phase.as_deref() == Some("Succeeded") && words.is_some();
+    let had_ended = has_succeeded || matches!(before, Some(PodState::Terminated { .. }));
+    let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
+    let known = || if let Some(PodState::Leaving { reason }) = before { Some(reason.clone()) } else { None };
+    let deletion = || is_deleted.then(|| known().unwrap_or_else(|| "its pod was deleted".to_owned()));
     let ended = |exit: Option<LastWords>, reason: String| PodState::Terminated { exit, reason, others: others(status) };
     match (disruption(status).or_else(deletion), terminated) {
         (Some(reason), _) if is_own_fault(status) => ended(words, reason),

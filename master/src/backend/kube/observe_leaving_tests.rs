@@ -53,11 +53,29 @@ fn a_pod_that_is_being_deleted_is_leaving_if_it_has_not_succeeded() {
         "message": "Node n1 which was running pod digits-worker-1 is unresponsive" });
     let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
     assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
-    let ended = deleted(terminated("Succeeded", 0, "Completed"));
-    assert!(
-        matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }),
-        "a succeeded pod is not terminated"
-    );
+    let (mut succeeded, words) = with_last_words(false);
+    succeeded["phase"] = json!("Succeeded");
+    let ended = state(&deleted(pod(&succeeded)), None);
+    let has_words = matches!(&ended, PodState::Terminated { exit: Some(exit), .. } if *exit == words);
+    assert!(has_words, "a succeeded pod is not terminated: {ended:?}");
+}
+
+#[test]
+fn an_agent_that_ends_because_its_pod_is_deleted_while_the_gang_gathers_is_disrupted() {
+    let reason = "its pod is being deleted";
+    let leaving = state(&deleted(pod(&with("Running", &json!({ "running": {} })))), None);
+    assert_eq!(leaving, is_leaving(reason));
+    // An agent without a run ends with exit code 0 and leaves no last words.
+    for (phase, code) in [("Succeeded", 0), ("Running", 0), ("Failed", 143)] {
+        let ended = deleted(terminated(phase, code, "Completed"));
+        let expected = if phase == "Running" { is_leaving(reason) } else { PodState::disrupted(reason) };
+        assert_eq!(state(&ended, Some(&leaving)), expected, "in phase {phase}");
+    }
+    let unseen = deleted(terminated("Succeeded", 0, "Completed"));
+    assert_eq!(state(&unseen, None), PodState::disrupted("its pod was deleted"));
+    // The container had ended by itself before the deletion.
+    let before = state(&terminated("Succeeded", 0, "Completed"), None);
+    assert_eq!(state(&unseen, Some(&before)), before);
 }
 
 #[test]
