@@ -26,8 +26,10 @@ const HOPELESS: [&str; 6] = [
     "ImageInspectError",
     "CreateContainerConfigError",
     "RunContainerError",
-    "CrashLoopBackOff",
+    CRASH_LOOP_BACK_OFF,
 ];
+/// The container ended several times soon after its start, and the kubelet pauses before the next start.
+const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
 /// The kubelet failed to pull the image and will retry later. The kubelet's message no longer gives the cause.
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 /// The kubelet has just failed to pull the image. The kubelet's message gives the cause.
@@ -139,6 +141,10 @@ fn container_state<'a>(pod: &Pod, status: &'a PodStatus) -> Option<&'a Container
     status.container_statuses.iter().flatten().find(|container| container.name == name)?.state.as_ref()
 }
 
+fn init_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    pod.spec.as_ref()?.init_containers.iter().flatten().find(|container| container.name == name)
+}
+
 /// The state of the container that copies the agent.
 fn installer_state(status: &PodStatus) -> Option<&ContainerState> {
     status.init_container_statuses.iter().flatten().find(|container| container.name == INSTALLER)?.state.as_ref()
@@ -185,25 +191,48 @@ fn unscheduled(status: &PodStatus) -> Option<Wait> {
 struct Waiting<'a> {
     state: &'a ContainerStateWaiting,
     image: Option<&'a str>,
-    /// Whether this container copies the agent.
-    is_installer: bool,
+    place: Place<'a>,
+}
+
+/// What a container of the pod is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place<'a> {
+    /// It runs the agent.
+    Agent,
+    /// It copies the agent.
+    Installer,
+    /// It is another init container, with this name. A template or the cluster has added it.
+    Init(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn of_init(name: &'a str) -> Self {
+        if name == INSTALLER { Self::Installer } else { Self::Init(name) }
+    }
 }
 
 /// The container for which the pod waits: first a container with a problem, then the container that copies the agent, then
 /// the agent's container.
 fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
-    let image = |container: &'a Container| container.image.as_deref();
-    let installers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    let mut installers = installers.filter(|container| container.name == INSTALLER);
-    let installer = installer_state(status).and_then(|state| state.waiting.as_ref()).map(|state| Waiting {
-        state,
-        image: installers.next().and_then(image),
-        is_installer: true,
+    let own = container_state(pod, status);
+    // An init container may also be a side-car, which can fail while exec.py runs. The pod does not wait for it then.
+    let has_started = own.is_some_and(|state| state.running.is_some() || state.terminated.is_some());
+    let inits = status.init_container_statuses.iter().flatten().filter(|_| !has_started);
+    let mut inits: Vec<Waiting<'_>> = inits
+        .filter_map(|container| {
+            let state = container.state.as_ref()?.waiting.as_ref()?;
+            let image = init_container(pod, &container.name).and_then(|container| container.image.as_deref());
+            Some(Waiting { state, image, place: Place::of_init(&container.name) })
+        })
+        .collect();
+    inits.sort_by_key(|waiting| waiting.place != Place::Installer);
+    let own = own.and_then(|state| state.waiting.as_ref()).map(|state| {
+        let image = container(pod).and_then(|container| container.image.as_deref());
+        Waiting { state, image, place: Place::Agent }
     });
-    let own = container_state(pod, status).and_then(|state| state.waiting.as_ref());
-    let own = own.map(|state| Waiting { state, image: container(pod).and_then(image), is_installer: false });
-    let has_problem = |waiting: &Waiting<'_>| waiting.reason().is_some();
-    installer.filter(has_problem).or(own.filter(has_problem)).or(installer).or(own)
+    let with_problem = inits.iter().copied().chain(own).find(|waiting| waiting.reason().is_some());
+    let installer = inits.first().copied().filter(|waiting| waiting.place == Place::Installer);
+    with_problem.or(installer).or(own)
 }
 
 impl Waiting<'_> {
@@ -221,12 +250,15 @@ impl Waiting<'_> {
     fn reason(self) -> Option<String> {
         let reason = self.state.reason.as_deref().filter(|_| !self.is_ordinary())?;
         let told = with_message(reason, self.state.message.as_deref());
+        if let Place::Init(name) = self.place {
+            return Some(of_init(name, &told));
+        }
         // The kubelet does not always name the image.
         let told = match self.image.filter(|image| reason.contains("Image") && !told.contains(*image)) {
             Some(image) => format!("image \"{image}\": {told}"),
             None => told,
         };
-        Some(if self.is_installer { format!("{NOT_INSTALLED}{told}") } else { told })
+        Some(if self.place == Place::Installer { format!("{NOT_INSTALLED}{told}") } else { told })
     }
 
     /// Like [`Self::reason`]. While the kubelet pauses between two pulls, returns the cause of the failed pull, if the
@@ -251,7 +283,11 @@ impl Waiting<'_> {
     fn is_hopeless(self, cause: &str) -> bool {
         // The kubelet was too slow to read a Secret or ConfigMap, and will retry.
         let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
-        let is_listed = self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late;
+        // A side-car of the cluster may start later, for example when the cluster's mesh works again.
+        let may_start =
+            matches!(self.place, Place::Init(_)) && self.state.reason.as_deref() == Some(CRASH_LOOP_BACK_OFF);
+        let is_listed = self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason));
+        let is_listed = is_listed && !is_late && !may_start;
         // Search only the text after `ERR_IMAGE_PULL`: the text before it may contain the image's name.
         let cause = cause.split_once(ERR_IMAGE_PULL).map_or("", |(_, told)| told).to_lowercase();
         is_listed || self.is_back_off() && LASTING.iter().any(|part| cause.contains(part))
@@ -265,6 +301,25 @@ fn not_installed(status: &PodStatus) -> Option<String> {
     let is_of_another_machine = why.contains("exec format error");
     let hint = if is_of_another_machine { "; the agent's image does not fit this node's processor" } else { "" };
     Some(format!("{NOT_INSTALLED}{why}{hint}"))
+}
+
+/// Why an init container failed, if this failure ended the pod. When the pod ends, Kubernetes also ends its side-cars, so
+/// their failures count last.
+fn failed_init(pod: &Pod, status: &PodStatus) -> Option<String> {
+    let failed = status.init_container_statuses.iter().flatten().filter_map(|container| {
+        let terminated = container.state.as_ref()?.terminated.as_ref()?;
+        (terminated.exit_code != 0).then_some((container.name.as_str(), terminated))
+    });
+    let restarts = |name: &str| init_container(pod, name).and_then(|container| container.restart_policy.as_deref());
+    let (name, terminated) = failed.min_by_key(|(name, _)| restarts(name) == Some("Always"))?;
+    let exit_code = format!("exit code {}", terminated.exit_code);
+    let message = terminated.message.as_deref().filter(|message| !message.trim().is_empty()).unwrap_or(&exit_code);
+    Some(of_init(name, &with_message(terminated.reason.as_deref().unwrap_or("no reason"), Some(message))))
+}
+
+/// A reason about an init container that a template or the cluster has added.
+fn of_init(name: &str, reason: &str) -> String {
+    format!("init container {name}: {reason}")
 }
 
 /// Why Python in the job's image could not start the agent, if this failure ended the pod. Every pod of this image
@@ -335,7 +390,8 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
             ended(Some(LastWords { generation: None, exit, membership: None }), reason)
         }
         (None, None) => {
-            let reason = not_installed(status).unwrap_or_else(|| "its pod ended without a reason".to_owned());
+            let reason = not_installed(status).or_else(|| failed_init(pod, status));
+            let reason = reason.unwrap_or_else(|| "its pod ended without a reason".to_owned());
             ended(None, reason)
         }
     }
