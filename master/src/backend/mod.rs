@@ -116,6 +116,9 @@ pub enum BackendError {
         /// The failed request.
         source: Box<BackendError>,
     },
+    /// A temporary failure: another pod has the name.
+    #[error(transparent)]
+    NameTaken(Box<BackendError>),
     /// The objects that a job's pods need cannot be created.
     #[error("prepare the pods of job \"{job}\"")]
     Prepare {
@@ -202,7 +205,8 @@ pub trait PodBackend: Send + Sync {
     /// Creates a pod. If the pod exists, in any state, succeeds and changes nothing.
     ///
     /// # Errors
-    /// [`BackendError::Create`], [`BackendError::Unavailable`], [`BackendError::OverQuota`].
+    /// [`BackendError::Create`], [`BackendError::Unavailable`], [`BackendError::OverQuota`],
+    /// [`BackendError::NameTaken`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
     /// Deletes a pod with the shortest possible grace for its processes. Deleting an absent pod succeeds. Returns when

@@ -28,9 +28,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum calls at a time. Each call takes a connection of its own, and the API slows down clients with many calls.
 const CALLS_AT_ONCE: usize = 64;
-/// Maximum time until the API begins to answer a watch. kube asks for watches of 290 s. After a watch has begun, kube
-/// itself notices if the watch is dead.
-const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// Maximum time until the API begins to answer a watch, which ends after 20 s. After a watch has begun, kube itself
+/// notices if the watch is dead.
+const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// A turn for each call in progress.
 static TURNS: Semaphore = Semaphore::const_new(CALLS_AT_ONCE);
@@ -179,11 +179,7 @@ impl Cluster {
         }
         let found = match name {
             None => vec![],
-            Some(name) => {
-                // The master already has the right to list pods. A get would need one more right.
-                let named = ListParams::default().fields(&format!("metadata.name={name}"));
-                call(self.objects::<Pod>().list(&named)).await?.items
-            }
+            Some(name) => call(self.objects::<Pod>().list(&pod_named(name))).await?.items,
         };
         if found.is_empty() {
             warn!(
@@ -270,6 +266,11 @@ pub(crate) fn selector_of(component: &str) -> String {
 /// Limits a watch to the objects that a master has created.
 pub(crate) fn ours() -> kube::runtime::watcher::Config {
     kube::runtime::watcher::Config::default().labels(&ours_selector())
+}
+
+/// Selects the pod with this name. The master already has the right to list pods, and a get would need one more right.
+pub(crate) fn pod_named(name: &str) -> ListParams {
+    ListParams::default().fields(&format!("metadata.name={name}"))
 }
 
 /// A client whose requests fail if the API does not begin to answer. The answer itself may take as long as a watch.

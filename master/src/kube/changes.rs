@@ -17,6 +17,10 @@ use tracing::warn;
 
 /// Maximum time for one page of a list. kube's watch has no such limit.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the API keeps a watch open, in seconds. If nothing has arrived 5 s after this time, kube requests the watch
+/// again, and continues where the watch was. With kube's own 290 s, a connection that a load balancer has forgotten
+/// would hide all changes for minutes.
+const WATCH_SECONDS: u32 = 20;
 /// First and longest pause after an error. Jitter may double a pause. kube's own pauses would grow to a minute. After
 /// an outage of the API, a submit would then wait for up to a minute until the watch reports the new job.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -38,6 +42,7 @@ where
     let pauses = ExponentialBuilder::default().with_min_delay(FIRST_PAUSE).with_max_delay(LONGEST_PAUSE);
     let pauses =
         Pauses(ResetTimerBackoff::new(ExponentialBackoff::from(pauses.without_max_times().with_jitter()), CALM));
+    let selected = selected.timeout(WATCH_SECONDS);
     stream::unfold(Following::begin(api, selected), async |mut following| Some((following.next().await, following)))
         .boxed()
         .backoff(pauses)

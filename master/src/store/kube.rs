@@ -5,7 +5,6 @@ mod code;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
-use std::mem;
 
 use async_trait::async_trait;
 use futures_util::{Stream, StreamExt, pin_mut};
@@ -16,7 +15,7 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, Propagation
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use protocol::ids::{JobName, UnixMillis};
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tracing::{error, warn};
 
 use super::{
@@ -44,12 +43,21 @@ const BACKLOG: usize = 1024;
 pub struct KubeStore {
     cluster: Cluster,
     maps: Api<ConfigMap>,
+    /// The results of this store's writes, for its watches: the API's watch may report them late.
+    written: broadcast::Sender<Stored>,
 }
 
 impl KubeStore {
     /// The store in the namespace of `cluster`.
     pub fn new(cluster: &Cluster) -> Self {
-        Self { cluster: cluster.clone(), maps: cluster.objects() }
+        Self { cluster: cluster.clone(), maps: cluster.objects(), written: broadcast::Sender::new(BACKLOG) }
+    }
+
+    /// Passes a written record to the watches of this store.
+    fn tell(&self, written: Stored) -> Stored {
+        // This fails if there is no watch.
+        let _ = self.written.send(written.clone());
+        written
     }
 
     /// Passes the readable records on, one page after another.
@@ -74,14 +82,14 @@ impl JobStore for KubeStore {
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
         let name = record.spec.name.clone();
         match call(self.maps.create(&PostParams::default(), &map(&record, None)?)).await {
-            Ok(created) => parse(&name, &created),
+            Ok(created) => parse(&name, &created).map(|created| self.tell(created)),
             Err(failure) if failure.says_exists() => {
                 // The existing record may be this record, if the answer to an earlier call was lost. The written JSON
                 // keeps the uid of the submit, so the records can be compared.
                 let there = self.read(&name).await?;
                 let is_own = there.as_ref().and_then(written).is_some_and(|written| written == record);
                 match there {
-                    Some(there) if is_own => parse(&name, &there),
+                    Some(there) if is_own => parse(&name, &there).map(|created| self.tell(created)),
                     Some(_) | None => Err(StoreError::Exists(name)),
                 }
             }
@@ -110,7 +118,7 @@ impl JobStore for KubeStore {
         let name = record.spec.name.clone();
         let map = map(&record, Some(version))?;
         match call(self.maps.replace(&record_name(name.as_str()), &PostParams::default(), &map)).await {
-            Ok(updated) => parse(&name, &updated),
+            Ok(updated) => parse(&name, &updated).map(|updated| self.tell(updated)),
             Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name)),
             Err(ApiFailure::Refused { status: 404, .. }) => Err(StoreError::NotFound(name)),
             Err(failure) => Err(of_write(failure)),
@@ -151,7 +159,8 @@ impl JobStore for KubeStore {
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
         let (sender, receiver) = mpsc::channel(BACKLOG);
         let records = watcher::Config::default().labels(&selector_of(COMPONENT));
-        tokio::spawn(follow(changes_of(self.cluster.watched(), records), sender));
+        let (events, written) = (changes_of(self.cluster.watched(), records), self.written.clone());
+        tokio::spawn(follow(events, written, sender));
         Ok(receiver)
     }
 
@@ -163,22 +172,31 @@ impl JobStore for KubeStore {
 /// Passes changes on until the receiver is dropped.
 async fn follow(
     events: impl Stream<Item = Result<watcher::Event<ConfigMap>, watcher::Error>>,
+    written: broadcast::Sender<Stored>,
     sender: mpsc::Sender<StoreEvent>,
 ) {
     pin_mut!(events);
+    let mut own_writes = written.subscribe();
     let mut told = Told::default();
     loop {
-        let event = tokio::select! {
-            event = events.next() => event,
+        let news = tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(event)) => told.news(event),
+                Some(Err(error)) => {
+                    warn!(error = error_chain(&error), "the watch of the records broke; restarting it");
+                    vec![]
+                }
+                None => return,
+            },
+            stored = own_writes.recv() => match stored {
+                Ok(stored) => told.written(stored),
+                // Too many writes are waiting. The API's watch reports all of them.
+                Err(_) => {
+                    own_writes = written.subscribe();
+                    vec![]
+                }
+            },
             () = sender.closed() => return,
-        };
-        let news = match event {
-            Some(Ok(event)) => told.news(event),
-            Some(Err(error)) => {
-                warn!(error = error_chain(&error), "the watch of the records broke; restarting it");
-                vec![]
-            }
-            None => return,
         };
         for event in news {
             if sender.send(event).await.is_err() {
@@ -191,9 +209,14 @@ async fn follow(
 /// What the reader has received. The reader gets each change once, including deletions while the watch was broken.
 #[derive(Debug, Default)]
 struct Told {
-    versions: HashMap<JobName, Version>,
-    /// The names of the ConfigMaps that are listed again.
-    relisted: HashSet<String>,
+    /// The version and the job's uid of each reported record.
+    known: HashMap<JobName, (Version, String)>,
+    /// The newest version that the API's watch has reported since its last list.
+    watched: u64,
+    /// The version of each own write that the API's watch has not reached. Earlier versions are out of date.
+    ahead: HashMap<JobName, u64>,
+    /// While the records are listed: the names of the ConfigMaps that exist.
+    relisted: Option<HashSet<String>>,
     /// The version of each ConfigMap without a readable record. Each version is reported only once.
     set_aside: HashMap<String, Option<String>>,
     /// What the last event said about whether all records are readable. `None` before the end of the first list.
@@ -217,33 +240,45 @@ impl Told {
     fn changes(&mut self, event: watcher::Event<ConfigMap>) -> Vec<StoreEvent> {
         match event {
             watcher::Event::Init => {
-                self.relisted.clear();
+                // This list contains all writes so far.
+                (self.watched, self.ahead) = (0, HashMap::new());
+                self.relisted = Some(HashSet::new());
                 vec![]
             }
             watcher::Event::InitApply(map) => {
-                let news = self.changed(&map);
-                self.relisted.insert(map.name_any());
-                news
+                self.relisted.get_or_insert_default().insert(map.name_any());
+                self.changed(&map)
             }
-            watcher::Event::Apply(map) => self.changed(&map),
+            watcher::Event::Apply(map) => {
+                self.watched = self.watched.max(number(&version_of(&map)).unwrap_or_default());
+                self.changed(&map)
+            }
             watcher::Event::InitDone => {
-                let relisted = mem::take(&mut self.relisted);
+                let relisted = self.relisted.take().unwrap_or_default();
                 self.set_aside.retain(|map, _| relisted.contains(map));
                 let is_gone = |name: &&JobName| !relisted.contains(&record_name(name.as_str()));
-                let gone: Vec<JobName> = self.versions.keys().filter(is_gone).cloned().collect();
+                let gone: Vec<JobName> = self.known.keys().filter(is_gone).cloned().collect();
                 gone.into_iter().flat_map(|name| self.deleted(name)).collect()
             }
             watcher::Event::Delete(map) => {
+                self.watched = self.watched.max(number(&version_of(&map)).unwrap_or_default());
                 self.set_aside.remove(&map.name_any());
-                job_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect()
+                job_of(&map)
+                    .filter(|job| !self.is_old(job, &map))
+                    .into_iter()
+                    .flat_map(|name| self.deleted(name))
+                    .collect()
             }
         }
     }
 
     fn changed(&mut self, map: &ConfigMap) -> Vec<StoreEvent> {
         let job = job_of(map);
+        if job.as_ref().is_some_and(|job| self.is_old(job, map)) {
+            return vec![];
+        }
         // Compare the versions first: reading a long record takes time.
-        if job.as_ref().and_then(|name| self.versions.get(name)) == Some(&version_of(map)) {
+        if job.as_ref().and_then(|name| self.known.get(name)).is_some_and(|(known, _)| *known == version_of(map)) {
             return vec![];
         }
         let stored = match readable(map) {
@@ -259,17 +294,50 @@ impl Told {
                     "{}",
                     set_aside(error.as_ref())
                 );
-                let job = job.filter(|name| self.versions.contains_key(name)).zip(map.uid());
+                let job = job.filter(|name| self.known.contains_key(name)).zip(map.uid());
                 return job.map(|(name, uid)| StoreEvent::Damaged(JobKey { name, uid })).into_iter().collect();
             }
         };
         self.set_aside.remove(&map.name_any());
-        self.versions.insert(stored.name().clone(), stored.version.clone());
+        self.note(&stored);
         vec![StoreEvent::Changed(Box::new(stored))]
     }
 
+    /// Whether an own write is newer than this report of the API's watch.
+    fn is_old(&mut self, job: &JobName, map: &ConfigMap) -> bool {
+        let Some(ahead) = self.ahead.get(job) else { return false };
+        let is_old = number(&version_of(map)).is_some_and(|version| version < *ahead);
+        if !is_old {
+            self.ahead.remove(job);
+        }
+        is_old
+    }
+
+    /// Takes an own write, unless the API's watch has already reported it.
+    fn written(&mut self, stored: Stored) -> Vec<StoreEvent> {
+        let name = stored.name().clone();
+        let newest = self.ahead.get(&name).map_or(self.watched, |ahead| self.watched.max(*ahead));
+        let Some(version) = number(&stored.version).filter(|version| *version > newest) else { return vec![] };
+        let is_replaced = match self.known.get(&name) {
+            Some((known, _)) if *known == stored.version => return vec![],
+            Some((_, uid)) => *uid != stored.record.uid,
+            None => false,
+        };
+        let replaced = if is_replaced { self.deleted(name.clone()) } else { vec![] };
+        if let Some(relisted) = &mut self.relisted {
+            relisted.insert(record_name(name.as_str()));
+        }
+        self.note(&stored);
+        self.ahead.insert(name, version);
+        replaced.into_iter().chain([StoreEvent::Changed(Box::new(stored))]).collect()
+    }
+
+    fn note(&mut self, stored: &Stored) {
+        self.known.insert(stored.name().clone(), (stored.version.clone(), stored.record.uid.clone()));
+    }
+
     fn deleted(&mut self, name: JobName) -> Vec<StoreEvent> {
-        self.versions.remove(&name).map(|_| StoreEvent::Deleted(name)).into_iter().collect()
+        self.known.remove(&name).map(|_| StoreEvent::Deleted(name)).into_iter().collect()
     }
 }
 
@@ -281,6 +349,11 @@ fn name_of(map: &ConfigMap) -> Option<JobName> {
 /// The job whose record this ConfigMap is. `None` for a copy under another name: the job belongs to the original.
 fn job_of(map: &ConfigMap) -> Option<JobName> {
     name_of(map).filter(|name| map.name_any() == record_name(name.as_str()))
+}
+
+/// The version as a number. Versions of one kind of object can be compared (Kubernetes' API concepts, "Resource versions").
+fn number(Version(version): &Version) -> Option<u64> {
+    version.parse().ok()
 }
 
 fn version_of(map: &ConfigMap) -> Version {

@@ -31,7 +31,8 @@ impl CreateError {
     pub(super) fn kind(&self) -> ErrorKind {
         match self {
             Self::Api(failure) => ErrorKind::of(failure),
-            Self::NameTaken | Self::NoAgentImage | Self::Template(_) => ErrorKind::Final,
+            Self::NameTaken => ErrorKind::NameTaken,
+            Self::NoAgentImage | Self::Template(_) => ErrorKind::Final,
         }
     }
 
@@ -47,6 +48,8 @@ pub(super) enum ErrorKind {
     Passing,
     /// A retry succeeds when the quota has room for these resources.
     OverQuota(Resources),
+    /// A retry succeeds when the other pod is deleted.
+    NameTaken,
     /// The same request fails again.
     Final,
 }
@@ -64,6 +67,7 @@ impl ErrorKind {
         match self {
             Self::Passing => BackendError::Unavailable(Box::new(error)),
             Self::OverQuota(lacking) => BackendError::OverQuota { lacking, source: Box::new(error) },
+            Self::NameTaken => BackendError::NameTaken(Box::new(error)),
             Self::Final => error,
         }
     }

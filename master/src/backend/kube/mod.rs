@@ -198,8 +198,7 @@ impl KubeBackend {
                     Err(error) if error.says_exists() => {}
                     done => return done.map(drop),
                 }
-                // The pod belongs to this job: it was created before a crash, or by a call whose answer was lost.
-                if self.seen.owner(&name).is_some_and(|owner| owner == spec.job) {
+                if self.is_of_job(&name, &spec.job).await? {
                     return Ok(());
                 }
                 // The watch does not report pods that no master has created, so try again after an interval.
@@ -213,6 +212,16 @@ impl KubeBackend {
             Ok(done) => done.map_err(CreateError::Api),
             Err(_) => Err(CreateError::NameTaken),
         }
+    }
+
+    /// Whether the pod with this name belongs to the job: it was created before a crash, by a call whose answer was lost,
+    /// or so recently that the watch has not reported it.
+    async fn is_of_job(&self, name: &str, job: &JobKey) -> Result<bool, ApiFailure> {
+        if self.seen.owner(name).is_some_and(|owner| owner == *job) {
+            return Ok(true);
+        }
+        let found = call(self.pods.list(&api::pod_named(name))).await?.items;
+        Ok(found.first().and_then(observe::whose).is_some_and(|(owner, _)| owner == *job))
     }
 
     /// Deletes a pod. `grace_seconds` is the grace if the pod's container was started.

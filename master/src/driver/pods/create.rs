@@ -1,4 +1,5 @@
-//! Creates a job's pods. If a quota has no room, creation is retried until the start timeout.
+//! Creates a job's pods. If a quota has no room, or if another pod has the name, creation is retried until the start
+//! timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,9 @@ use crate::error_chain::error_chain;
 /// Maximum number of pods that are created or deleted at the same time.
 pub(super) const PODS_AT_ONCE: usize = 32;
 
-/// Pause between two attempts while a quota has no room. The master has no right to watch quotas, so no event reports
-/// that a quota has room again.
-const QUOTA_PAUSE: Duration = Duration::from_secs(5);
+/// Pause between two attempts while a quota has no room, or while another pod has the name. The master has no right to
+/// watch quotas, and watches no other pods, so no event reports that the reason has passed.
+const OBSTACLE_PAUSE: Duration = Duration::from_secs(5);
 
 impl Pods {
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
@@ -51,7 +52,7 @@ impl Pods {
         self.creations.retain(|creation| !creation.is_finished());
         let creation = tasks::spawn(&self.common.reporter, async move {
             let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
-            if let Err(error) = within_quota(&reporter, &all, || backend.prepare(&job)).await {
+            if let Err(error) = while_it_waits(&reporter, &all, || backend.prepare(&job)).await {
                 warn!(job = %job.name, error = error_chain(&error), "could not create any pod");
                 for subject in all {
                     tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
@@ -60,7 +61,7 @@ impl Pods {
             }
             let create = async |(subject, pod): (Subject, PodSpec)| {
                 let attempt = || backend.create(pod.clone());
-                if let Err(error) = within_quota(&reporter, &[subject], attempt).await {
+                if let Err(error) = while_it_waits(&reporter, &[subject], attempt).await {
                     tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
                 }
             };
@@ -70,8 +71,8 @@ impl Pods {
     }
 }
 
-/// Repeats an attempt while a quota has no room, and reports why these replicas wait.
-async fn within_quota<F>(
+/// Repeats an attempt while a quota has no room or another pod has the name, and reports why these replicas wait.
+async fn while_it_waits<F>(
     reporter: &mpsc::Sender<Report>,
     waiting: &[Subject],
     attempt: impl Fn() -> F,
@@ -82,20 +83,23 @@ where
     loop {
         let wait = match attempt().await {
             Err(BackendError::OverQuota { lacking, source }) => Wait::Quota { lacking, reason: error_chain(&source) },
+            Err(BackendError::NameTaken(source)) => Wait::Other(error_chain(&source)),
             done => return done,
         };
         for subject in waiting {
             // The send fails only if the driver has ended, so the error does not matter.
             let _ = reporter.send(Report::Waits(*subject, wait.clone())).await;
         }
-        sleep(QUOTA_PAUSE).await;
+        sleep(OBSTACLE_PAUSE).await;
     }
 }
 
 /// The loss of a replica whose pod could not be created.
 fn not_created(error: &BackendError) -> LostRun {
     match error {
-        BackendError::Unavailable(_) | BackendError::OverQuota { .. } => LostRun::disrupted(error_chain(error)),
+        BackendError::Unavailable(_) | BackendError::OverQuota { .. } | BackendError::NameTaken(_) => {
+            LostRun::disrupted(error_chain(error))
+        }
         BackendError::Prepare { .. }
         | BackendError::Create { .. }
         | BackendError::Delete { .. }

@@ -9,7 +9,7 @@ use master::backend::{BackendError, PodBackend, PodTable};
 use tokio::time::Instant;
 
 use super::objects::failure;
-use super::server::{ApiServer, Kind, Reply};
+use super::server::{ApiServer, Kind, Reply, Silence};
 use super::world::{begin, chain, foreign_pod, internal_error, job, pending, pod, running, until, wanted, worker};
 
 /// The uid of the record that owns the pod of worker-0.
@@ -81,6 +81,7 @@ async fn a_foreign_pod_that_keeps_the_name_is_reported_after_a_minute() {
     let pods = begin(&server).await;
     let began = Instant::now();
     let error = pods.create(wanted("new")).await.expect_err("the pod was created although its name is taken");
+    assert!(matches!(error, BackendError::NameTaken(_)), "{error:?}");
     assert_eq!(
         chain(&error),
         "create pod \"digits-worker-0\": another pod has this name: delete that pod, or give the job another name"
@@ -89,6 +90,19 @@ async fn a_foreign_pod_that_keeps_the_name_is_reported_after_a_minute() {
     assert!((Duration::from_secs(55)..Duration::from_secs(70)).contains(&took), "{took:?}");
     let asked = server.count(Kind::Create);
     assert!((2..=30).contains(&asked), "{asked} requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_job_that_the_watch_has_not_reported_counts_as_created() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.silence("pods", Silence::Always);
+    for _ in 0..2 {
+        let began = Instant::now();
+        pods.create(wanted("new")).await.expect("the create failed although the pod is the job's own");
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+    assert_eq!(owner(&server), "new");
 }
 
 #[tokio::test(start_paused = true)]

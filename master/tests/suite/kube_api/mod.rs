@@ -14,6 +14,7 @@ mod programs;
 mod record_watch;
 mod records;
 mod server;
+mod silence;
 mod tfjobs;
 mod watching;
 mod whole_master;

@@ -1,7 +1,7 @@
 //! A simulated API server in this process. It stores objects and serves watches. A test can prepare answers, and read
 //! the requests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -43,6 +43,19 @@ struct Held {
     journal: Vec<Asked>,
     script: VecDeque<(Kind, Reply)>,
     on_pod: Option<fn(&mut Value)>,
+    /// The number of watches so far.
+    watches: u64,
+    /// The silent watches: all watches of this plural with a smaller number.
+    silent: BTreeMap<String, u64>,
+}
+
+/// Which watches report nothing, although their connections stay open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// The present watches, as after the failure of a load balancer. A new watch reports all changes.
+    Present,
+    /// Also all new watches.
+    Always,
 }
 
 /// A request that the server has received.
@@ -161,6 +174,19 @@ impl ApiServer {
         (status == StatusCode::OK).then_some(object)
     }
 
+    /// From now on, these watches report nothing.
+    pub(crate) fn silence(&self, plural: &str, silence: Silence) {
+        let mut held = self.lock();
+        let first = if silence == Silence::Present { held.watches } else { u64::MAX };
+        held.silent.insert(plural.to_owned(), first);
+    }
+
+    /// All watches report all changes, also the changes during the silence.
+    pub(crate) fn end_silence(&self, plural: &str) {
+        self.lock().silent.remove(plural);
+        self.0.news.send_replace(());
+    }
+
     /// Ends every watch. `with` is the last event of each watch, if any.
     pub(crate) fn end_watches(&self, with: Option<Value>) {
         self.0.ends.send_modify(|(count, event)| (*count, *event) = (*count + 1, with));
@@ -252,7 +278,13 @@ impl ApiServer {
         }
         let (news, ends) = (self.0.news.subscribe(), self.0.ends.subscribe());
         let selector = asked.param("labelSelector").map(str::to_owned);
-        let watching = Watching { server: self.clone(), plural: plural.to_owned(), selector, since, news, ends };
+        let number = {
+            let mut held = self.lock();
+            held.watches += 1;
+            held.watches - 1
+        };
+        let watching =
+            Watching { server: self.clone(), number, plural: plural.to_owned(), selector, since, news, ends };
         Body::from_stream(stream::unfold(Some(watching), Watching::step)).into_response()
     }
 }
@@ -260,6 +292,7 @@ impl ApiServer {
 /// One open watch.
 struct Watching {
     server: ApiServer,
+    number: u64,
     plural: String,
     selector: Option<String>,
     since: u64,
@@ -273,7 +306,11 @@ impl Watching {
         loop {
             this.news.mark_unchanged();
             let query = Query::all(&this.plural, this.selector.as_deref());
-            let change = this.server.lock().objects.next(&query, this.since);
+            let change = {
+                let held = this.server.lock();
+                let is_silent = held.silent.get(&this.plural).is_some_and(|first| this.number < *first);
+                held.objects.next(&query, this.since).filter(|_| !is_silent)
+            };
             if let Some(change) = change {
                 this.since = change.version;
                 return Some((Ok(line(change.kind, &change.object)), Some(this)));

@@ -37,7 +37,7 @@ fn spec() -> JobSpec {
 
 /// The loopback address of the pod with this index. Each process of these tests uses different addresses. The two
 /// tests with running pods use different indexes.
-fn address(index: u32) -> IpAddr {
+pub(crate) fn address(index: u32) -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("too many workers")])
 }
@@ -63,10 +63,15 @@ async fn agents() -> FakeBackend {
 
 /// Agents at the addresses from index `first` on.
 async fn agents_from(first: u32) -> FakeBackend {
+    agents_of(&spec(), first).await
+}
+
+/// Agents for all replicas of a job, at the addresses from index `first` on.
+pub(crate) async fn agents_of(spec: &JobSpec, first: u32) -> FakeBackend {
     let agents = FakeBackend::new(Arrival::AtOnce);
-    for replica in plan::replicas(&spec()) {
+    for replica in plan::replicas(spec) {
         agents.create(master::backend::PodSpec { replica, ..wanted("any") }).await.expect("no agent");
-        let agent = agents.agent(&spec().name, replica).await.address();
+        let agent = agents.agent(&spec.name, replica).await.address();
         let listener =
             TcpListener::bind((address(first + replica.index), AGENT_PORT)).await.expect("the agents' port is taken");
         tokio::spawn(forward(listener, agent));
