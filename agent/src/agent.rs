@@ -1,7 +1,7 @@
 //! What the tasks of an agent share.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use protocol::agent::RunStatus;
 use protocol::code::CodeId;
@@ -25,6 +25,8 @@ pub(crate) struct Agent {
     pub(crate) status: watch::Receiver<RunStatus>,
     /// The output of all runs.
     pub(crate) output: Arc<Output>,
+    /// Where this output begins in the replica's output, as the first master has told it.
+    pub(crate) log_base: Arc<OnceLock<u64>>,
     /// Open requests by HTTP.
     pub(crate) activity: Activity,
     /// Open requests for the status.

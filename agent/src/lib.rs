@@ -153,7 +153,8 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let (requests, queue) = mpsc::channel(REQUESTS_MAX);
     let access = machine.as_ref().map_or_else(|| Access::of(token, address), Machine::access);
     let (activity, polls) = (Activity::default(), Activity::default());
-    let agent = Agent { requests, status, output, activity, polls, access, code, template: shared, stacks };
+    let log_base = Arc::default();
+    let agent = Agent { requests, status, output, log_base, activity, polls, access, code, template: shared, stacks };
 
     let mirror = use_stdout(supervision, &agent, address)?;
     info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");

@@ -95,6 +95,20 @@ pub struct RunStatus {
     /// The time of the agent's clock when the agent answers. A new time does not increase `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
+    /// Where the agent's output begins in the replica's output. Absent if the agent cannot keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_base: Option<LogBase>,
+}
+
+/// Where an agent's output begins in the replica's output, which earlier agents have begun. A master tells it with
+/// [`crate::routes::LOG_BASE_HEADER`], so that a later master without the earlier output knows it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogBase {
+    /// No master has told it.
+    Unknown,
+    /// At this byte.
+    At(u64),
 }
 
 impl RunStatus {
@@ -116,6 +130,7 @@ impl RunStatus {
             posted: None,
             usage: None,
             clock_ms: None,
+            log_base: None,
         }
     }
 
@@ -125,13 +140,13 @@ impl RunStatus {
         [&self.helper, &self.posted].into_iter().flatten().find(|progress| progress.has_stepped())
     }
 
-    /// Whether this status contains news since the earlier status `known`. Usage and posts are no news. Of a script's
+    /// Whether this status contains news since the earlier status `known`. Usage, posts and the place of the log are no news. Of a script's
     /// reports, only two are news: the first report, and the first report with a step. Until the run exits, neither the
     /// beginning of a stop nor the end of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let (helper, posted) = (known.helper.clone(), known.posted.clone());
-        let mut now = Self { helper, posted, usage: known.usage, ..self.clone() };
+        let mut now = Self { helper, posted, usage: known.usage, log_base: known.log_base, ..self.clone() };
         if matches!((known.state, now.state), (RunState::Running | RunState::Stopping, RunState::Stopping)) {
             (now.state, now.pid) = (known.state, known.pid);
         }

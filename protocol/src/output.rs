@@ -23,6 +23,15 @@ pub struct LogLine {
     pub unfinished: bool,
 }
 
+/// A master that does not know how much output earlier masters have kept counts on from a multiple of this offset, so
+/// that no two bytes have the same offset.
+pub const OFFSETS_OF_A_MASTER: u64 = 1 << 40;
+
+/// Whether nobody knows how many bytes such a gap really has: an earlier master kept them.
+pub fn is_of_earlier_master(missing: u64) -> bool {
+    missing >= OFFSETS_OF_A_MASTER / 2
+}
+
 /// Maximum bytes of output in a [`LogLine`].
 pub const LOG_LINE_BYTES: usize = 16 * 1024;
 

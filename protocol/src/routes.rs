@@ -98,6 +98,9 @@ pub const AGED_OUTPUT: &str = "application/vnd.muster.aged-output";
 pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";
 /// Header of log answers: the number of bytes missing between the requested offset and the first byte.
 pub const LOG_DROPPED_HEADER: &str = "muster-log-dropped";
+/// Header of a master's request for an agent's log: where the agent's output begins in the replica's output. The agent
+/// repeats it in its status.
+pub const LOG_BASE_HEADER: &str = "muster-log-base";
 /// Trailer of an agent's log answers: the whole output of the run was sent, because the run has ended. The value is the
 /// run's generation, or empty if the run has no generation. An answer without this trailer may lack output.
 pub const LOG_COMPLETE_TRAILER: &str = "muster-log-complete";

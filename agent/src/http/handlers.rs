@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
-use protocol::agent::RunStatus;
-use protocol::routes::LONG_POLL_MAX_SECONDS;
+use protocol::agent::{LogBase, RunStatus};
+use protocol::routes::{LOG_BASE_HEADER, LONG_POLL_MAX_SECONDS};
 use rustix::process::Pid;
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -163,10 +163,16 @@ pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result 
         Some(pid) => spawn_blocking(move || usage_of(pid)).await.ok().flatten(),
         None => None,
     };
-    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), usage, ..status }))
+    let log_base = Some(agent.log_base.get().map_or(LogBase::Unknown, |base| LogBase::At(*base)));
+    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), usage, log_base, ..status }))
 }
 
 pub(super) async fn logs(request: Request<Incoming>, agent: &Agent) -> Result {
+    let base = request.headers().get(LOG_BASE_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+    // A later master repeats what the first master has told.
+    if let Some(base) = base {
+        let _ = agent.log_base.set(base);
+    }
     let query = Query::of(&request);
     let (stream, asked) = (query.stream()?, query.parse("offset", "a whole number of bytes")?.unwrap_or(0));
     let until = if query.flag("follow")? { Until::RunExited } else { Until::Offset(agent.output.log(stream).end()) };

@@ -50,6 +50,7 @@ pub(super) fn status_of(
         posted: started_at.and(posted),
         usage: None,
         clock_ms: None,
+        log_base: None,
     }
 }
 

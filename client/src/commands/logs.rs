@@ -5,7 +5,8 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::{JobName, PodName, ReplicaId};
+use protocol::output::is_of_earlier_master;
 use protocol::view::JobView;
 use tokio::sync::watch;
 
@@ -42,19 +43,35 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     }
     let wanted = Wanted { replica, begin, times: timestamps };
     if !follow {
-        return print_merged(&client, &view, &wanted, &mut data).await;
+        return print_merged(&client, &view, &wanted, &mut data, notes).await;
     }
     let work = follow_merged(client, view, wanted, data, notes.clone());
     unless_interrupted(work, slice::from_ref(&name), || Stage::Following, notes).await
 }
 
-async fn print_merged(client: &MasterClient, view: &JobView, wanted: &Wanted, data: &mut Data) -> Result<Exit, Error> {
+async fn print_merged(
+    client: &MasterClient,
+    view: &JobView,
+    wanted: &Wanted,
+    data: &mut Data,
+    notes: &Notes,
+) -> Result<Exit, Error> {
     let mut lines = log_stream::merged(client, &view.name, wanted, &BTreeMap::new(), Until::Now).await?;
+    let mut of_earlier_master = None;
     while let Some(line) = lines.try_next().await? {
+        if is_of_earlier_master(line.offset) {
+            of_earlier_master.get_or_insert(line.replica);
+        }
         data.log_line(&line)?;
     }
     data.flush()?;
+    of_earlier_master.into_iter().for_each(|replica| notes.hint(&hint_for_missing(&view.name, replica)));
     Ok(Exit::Done)
+}
+
+/// Where output may still be after the master's pod was replaced.
+fn hint_for_missing(job: &JobName, replica: ReplicaId) -> String {
+    format!("kubectl logs {} shows the output of a pod that still exists", PodName::new(job, replica))
 }
 
 async fn follow_merged(
@@ -115,7 +132,10 @@ impl RawReading {
     async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
         // With --tail, the user did not ask for earlier bytes, so their loss is not reported.
         let wants_all_before = !matches!(self.begin, RawBegin::Asked(Begin { tail: Some(_), .. }));
-        if position.dropped > 0 && wants_all_before {
+        if is_of_earlier_master(position.dropped) {
+            self.notes.say("the output that an earlier master kept is missing");
+            self.notes.hint(&hint_for_missing(&self.name, self.replica));
+        } else if position.dropped > 0 && wants_all_before {
             self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));
         }
         let mut offset = position.offset;

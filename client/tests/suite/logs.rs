@@ -1,7 +1,7 @@
 //! `client logs`: which output it asks for, and how it prints times.
 
 use protocol::ids::UnixMillis;
-use protocol::output::LogLine;
+use protocol::output::{LogLine, OFFSETS_OF_A_MASTER};
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};
@@ -49,4 +49,13 @@ fn the_bytes_of_one_replica_can_begin_at_a_time() {
     let (printed, request) = logs(Logs::Raw(b"one\xff".to_vec()), &arguments);
     assert_eq!(printed, "one\u{fffd}");
     assert_eq!(request, "follow=false&replica=worker-0&since_time=1795480489000");
+}
+
+#[test]
+fn lost_output_of_an_ended_job_leads_to_a_hint() {
+    let remark = line("worker-1", OFFSETS_OF_A_MASTER, "[the output that an earlier master kept is missing here]");
+    let logs = [Logs::Lines(vec![remark])].into();
+    let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
+    let said = master.run(&["logs", "digits"]).expect_code(0).stderr;
+    assert!(said.contains("hint: kubectl logs digits-worker-1 shows the output of a pod that still exists"), "{said}");
 }

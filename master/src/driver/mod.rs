@@ -111,8 +111,8 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
     match &stored.record.ended {
         // The output of an ended job does not grow, and readers open the files themselves. So do not open the files
         // here: running jobs wait for the same disk.
-        Some(_) => channels.kept.logs.find().await,
-        None => channels.kept.logs.load().await,
+        Some(ended) => channels.kept.logs.find_ended(ended.generation.and(Some(stored.record.epoch))).await,
+        None => channels.kept.logs.load(stored.record.epoch).await,
     }
     let (record, now) = (&stored.record, context.store.now());
     let active_time = record.active_time(now);

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::sync::Arc;
 
 use bounded_log::{BoundedLog, OpenError, Tail};
+use protocol::agent::LogBase;
 use protocol::ids::UnixMillis;
 use protocol::output::LOG_LINE_BYTES;
 use tracing::warn;
 
+use super::elsewhere::Elsewhere;
 use super::folder::Names;
 use super::times::{Mark, Times};
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Wanted};
@@ -18,6 +21,7 @@ pub(super) struct LogFile {
     names: Names,
     state: State,
     times: Times,
+    elsewhere: Arc<Elsewhere>,
 }
 
 #[derive(Debug)]
@@ -30,8 +34,8 @@ enum State {
 }
 
 impl LogFile {
-    pub(super) fn new(names: Names) -> Self {
-        Self { times: Times::new(names.clone()), names, state: State::Closed }
+    pub(super) fn new(names: Names, elsewhere: Arc<Elsewhere>) -> Self {
+        Self { times: Times::new(names.clone()), names, state: State::Closed, elsewhere }
     }
 
     /// The offset after the newest byte.
@@ -62,7 +66,8 @@ impl LogFile {
 
     /// Reads one chunk from `offset`, or from the first kept byte after it. The chunk never extends across a gap.
     pub(super) fn read(&mut self, offset: u64, wanted: Wanted) -> io::Result<Chunk> {
-        let mut chunk = self.if_kept(Chunk { offset, bytes: vec![], marks: vec![] }, |log| {
+        let nothing = Chunk { offset: offset.max(self.elsewhere.first_here()), bytes: vec![], marks: vec![] };
+        let mut chunk = self.if_kept(nothing, |log| {
             let mut bytes = vec![0; CHUNK_BYTES];
             let (offset, length) = log.read(offset, &mut bytes)?;
             bytes.truncate(length);
@@ -89,8 +94,8 @@ impl LogFile {
     }
 
     /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores the
-    /// offset.
-    pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
+    /// offset. See [`Elsewhere::base`] for `told` and `start`.
+    pub(super) fn base_of(&mut self, boot_id: &str, told: Option<LogBase>, start: u32) -> io::Result<u64> {
         if matches!(self.state, State::Removed) {
             return Err(removed());
         }
@@ -100,8 +105,8 @@ impl LogFile {
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        // If no offset was stored before, this is the replica's first agent.
-        let base = if known.is_empty() { 0 } else { self.end()? };
+        // If no offset was stored before, this is the first agent that this master has seen.
+        let base = if known.is_empty() { self.elsewhere.base(told, start) } else { self.end()? };
         self.create_folder()?;
         // Write a new file first: if the disk is full, the old file must remain.
         let new = path.with_extension("base.new");

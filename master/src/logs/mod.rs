@@ -4,6 +4,7 @@
 
 mod archive;
 mod disk;
+mod elsewhere;
 mod file;
 mod folder;
 mod metrics;
@@ -24,11 +25,13 @@ use std::time::SystemTime;
 
 use bounded_log::Tail;
 use bytes::Bytes;
+use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
 use tokio::sync::Notify;
 
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
+use self::elsewhere::Elsewhere;
 use self::file::LogFile;
 use self::folder::Names;
 pub use self::read::{Reading, added_after, lines, reader};
@@ -53,6 +56,7 @@ pub struct JobLogs {
     completed: Arc<Notify>,
     /// Notified when a replica is added, and when a replica's output is complete.
     changed: Arc<Notify>,
+    elsewhere: Arc<Elsewhere>,
 }
 
 /// The output of one replica. All clones refer to the same output.
@@ -104,8 +108,13 @@ pub enum Wanted {
 impl JobLogs {
     /// The logs of a job with these replicas. Accesses no file: the folder is created when the first output arrives.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
-        let logs =
-            Self { replicas: Mutex::default(), dir: dir.into(), completed: Arc::default(), changed: Arc::default() };
+        let logs = Self {
+            replicas: Mutex::default(),
+            dir: dir.into(),
+            completed: Arc::default(),
+            changed: Arc::default(),
+            elsewhere: Arc::default(),
+        };
         logs.add(replicas);
         logs
     }
@@ -116,7 +125,9 @@ impl JobLogs {
         let is_over = !known.is_empty() && known.values().all(|log| log.progress().is_complete);
         for id in replicas {
             known.entry(*id).or_insert_with(|| {
-                let log = ReplicaLog::new(Names::new(Arc::clone(&self.dir), *id), Arc::clone(&self.changed));
+                let names = Names::new(Arc::clone(&self.dir), *id);
+                let file = LogFile::new(names, Arc::clone(&self.elsewhere));
+                let log = ReplicaLog::new(file, Arc::clone(&self.changed));
                 if is_over {
                     log.complete();
                 }
@@ -133,8 +144,29 @@ impl JobLogs {
         self.add(&found);
     }
 
-    /// Like [`Self::find`]. Also reads from the files how much output an earlier master has copied.
-    pub async fn load(&self) {
+    /// Whether this master has a folder for the job. A master creates it when it begins to copy output.
+    async fn is_here(&self) -> bool {
+        let dir = self.dir.clone();
+        disk::run(move || dir.try_exists()).await.unwrap_or(true)
+    }
+
+    /// Like [`Self::find`], for a job that has ended. `epoch` is the job's epoch, if the job was ever started. Notes
+    /// whether its output is lost.
+    pub async fn find_ended(&self, epoch: Option<u32>) {
+        self.find().await;
+        if let Some(epoch) = epoch
+            && !self.is_here().await
+        {
+            self.elsewhere.is_all(epoch);
+        }
+    }
+
+    /// Like [`Self::find`]. Also reads from the files how much output an earlier master has copied. `epoch` is the job's
+    /// present epoch.
+    pub async fn load(&self, epoch: u32) {
+        if !self.is_here().await {
+            self.elsewhere.is_before(epoch);
+        }
         self.find().await;
         for (_, log) in self.all() {
             // If a file cannot be opened, its readers and writers get the error later.
@@ -205,9 +237,9 @@ impl JobLogs {
 }
 
 impl ReplicaLog {
-    fn new(names: Names, job_changed: Arc<Notify>) -> Self {
+    fn new(file: LogFile, job_changed: Arc<Notify>) -> Self {
         let progress = Mutex::new(Progress { end: 0, is_complete: false });
-        let (file, progressed) = (Mutex::new(LogFile::new(names)), Notify::new());
+        let (file, progressed) = (Mutex::new(file), Notify::new());
         Self(Arc::new(Shared { file, progress, progressed, job_changed, incomplete: Mutex::default() }))
     }
 
@@ -263,11 +295,13 @@ impl ReplicaLog {
         self.on_file(move |file| file.offset_since(since)).await
     }
 
-    /// The offset at which the output of the agent with this boot id begins. Each agent counts its output from 0, and
+    /// The offset at which the output of the agent with this status begins. Each agent counts its output from 0, and
     /// a new pod of the replica has a new agent. The offset is stored for later masters.
-    pub async fn base_of(&self, boot_id: &str) -> io::Result<u64> {
-        let boot_id = boot_id.to_owned();
-        let (base, end) = self.on_file(move |file| Ok((file.base_of(&boot_id)?, file.end()?))).await?;
+    pub async fn base_of(&self, status: &RunStatus) -> io::Result<u64> {
+        let (boot_id, told) = (status.boot_id.clone(), status.log_base);
+        let start = status.membership.map_or(0, |membership| membership.start);
+        let base = move |file: &mut LogFile| file.base_of(&boot_id, told, start);
+        let (base, end) = self.on_file(move |file| Ok((base(file)?, file.end()?))).await?;
         self.reach(end);
         Ok(base)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt, stream};
 use protocol::ids::{ReplicaId, UnixMillis};
-use protocol::output::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
+use protocol::output::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES, is_of_earlier_master};
 
 use super::{Chunk, JobLogs, Mark, ReplicaLog, Wanted, pace};
 
@@ -151,12 +151,14 @@ impl Splitter {
         }
         let mut lines = self.rest();
         self.offset = chunk.offset;
-        let why = if self.has_begun {
-            "are missing here: they came faster than they could be kept"
+        let remark = if is_of_earlier_master(dropped) {
+            "[the output that an earlier master kept is missing here]".to_owned()
+        } else if self.has_begun {
+            format!("[{dropped} bytes of output are missing here: they came faster than they could be kept]")
         } else {
-            "before this are no longer kept"
+            format!("[{dropped} bytes of output before this are no longer kept]")
         };
-        lines.push(self.remark(format!("[{dropped} bytes of output {why}]")));
+        lines.push(self.remark(remark));
         lines
     }
 

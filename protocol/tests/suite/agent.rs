@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read, with};
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, LogBase, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::progress::Progress;
 use protocol::usage::Usage;
@@ -74,6 +74,14 @@ fn a_status_has_only_the_fields_that_have_a_value() {
                 "state": "running", "generation": "2.1", "pid": 417, "started_at": STARTED,
                 "usage": {"cpu_us": 7, "rss_bytes": 4096, "memory_limit": 8192},
             }),
+        ),
+        (
+            RunStatus { log_base: Some(LogBase::Unknown), ..configured() },
+            json!({"state": "configured", "generation": "2.1", "log_base": "unknown"}),
+        ),
+        (
+            RunStatus { log_base: Some(LogBase::At(7)), ..configured() },
+            json!({"state": "configured", "generation": "2.1", "log_base": {"at": 7}}),
         ),
         (
             active(RunState::Running),

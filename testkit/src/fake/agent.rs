@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) output: watch::Sender<Vec<u8>>,
     /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
+    /// Where the output begins in the replica's output, as the first master has told it.
+    pub(super) log_base: watch::Sender<Option<u64>>,
     /// How long ago the output was printed.
     pub(super) age: Mutex<Duration>,
     /// How many streams of output end early.
@@ -147,6 +149,7 @@ impl FakeAgent {
             history: Mutex::default(),
             output: watch::Sender::new(vec![]),
             logs_to_cut: AtomicU32::new(0),
+            log_base: watch::Sender::new(None),
             age: Mutex::default(),
             logs_to_end: AtomicU32::new(0),
             polls: watch::Sender::new(0),
@@ -229,6 +232,12 @@ impl FakeAgent {
     /// Makes the agent's run print a text.
     pub fn print(&self, text: &str) {
         self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
+    }
+
+    /// Waits until a master has told where the agent's output begins.
+    pub async fn knows_log_base(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.0.log_base.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Makes the next `times` connections for the agent's output break.

@@ -20,7 +20,7 @@ use futures_util::{StreamExt, stream};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use protocol::aged_output::AgedPart;
-use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, LogBase, Membership, RunState, RunStatus};
 use protocol::batching::Notice;
 use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::ids::{Generation, UnixMillis};
@@ -276,12 +276,15 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
             _ = cuts.changed() => return broken().into_response(),
         }
     }
-    let now = RunStatus { clock_ms: Some(FakeAgent::clock()), ..status.borrow().clone() };
+    let log_base = Some(agent.0.log_base.borrow().map_or(LogBase::Unknown, LogBase::At));
+    let now = RunStatus { clock_ms: Some(FakeAgent::clock()), log_base, ..status.borrow().clone() };
     Json(now).into_response()
 }
 
 /// Waits for the end of the run, and then sends all output in one piece.
-async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3], Body) {
+async fn logs(State(agent): State<FakeAgent>, request: HeaderMap) -> ([(HeaderName, &'static str); 3], Body) {
+    let told = request.get(routes::LOG_BASE_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+    agent.0.log_base.send_modify(|base| *base = base.or(told));
     let age = *agent.0.age.lock();
     let headers = [
         (HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"),

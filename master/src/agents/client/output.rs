@@ -34,7 +34,8 @@ pub enum LogPiece {
 }
 
 impl AgentClient {
-    /// `GET /logs`: stdout and stderr together, from `offset` to the end of the run.
+    /// `GET /logs`: stdout and stderr together, from `offset` to the end of the run. Tells the agent where its output
+    /// begins in the replica's output: at `base`.
     ///
     /// # Errors
     /// [`AgentError`]. If the connection breaks later, the stream yields [`AgentError::Unreachable`].
@@ -42,10 +43,12 @@ impl AgentClient {
         &self,
         agent: SocketAddr,
         offset: u64,
+        base: u64,
     ) -> Result<LogStream<impl Stream<Item = Result<LogPiece, AgentError>> + Send + use<>>, AgentError> {
         let path = format!("{}?stream=both&follow=true&ages=true&offset={offset}", routes::AGENT_LOGS);
         let mut call = get(agent, &path);
         call.request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+        call.request.headers_mut().insert(routes::LOG_BASE_HEADER, HeaderValue::from(base));
         let response = timeout(CALL_TIMEOUT, self.send(call)).await.map_err(|late| unreachable(agent, late))??;
         let first = response.headers().get(routes::LOG_OFFSET_HEADER);
         let offset = first.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(offset);

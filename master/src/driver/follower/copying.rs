@@ -96,7 +96,7 @@ impl Pod {
         let Followed { agents, address, log, .. } = &self.followed;
         loop {
             let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
-            let base = self.kept(log.base_of(&status.boot_id).await)?;
+            let base = self.kept(log.base_of(&status).await)?;
             match self.copy_stream(base).await? {
                 StreamEnd::RunEnded(run) => return Ok((run, Some(base))),
                 StreamEnd::Progressed => {}
@@ -110,7 +110,7 @@ impl Pod {
     async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let before = log.progress().end;
-        let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
+        let mut stream = agents.logs(*address, before.saturating_sub(base), base).await?;
         let mut offset = stream.offset + base;
         if offset > before {
             // The agent no longer has the bytes in between. Record the gap now, because perhaps no bytes follow.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, poll};
 use master::logs::{Archive, JobLogs, Reading, ReplicaLog, Wanted, added_after};
 use master::store::wall_clock;
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::output::LogLine;
@@ -348,7 +348,7 @@ async fn a_line_has_the_time_at_which_its_agent_has_read_it() {
 async fn times_in(dir: &Path) -> Vec<Option<u64>> {
     let worker = "worker-0".parse().expect("not a replica");
     let logs = JobLogs::new(dir.to_owned(), &[worker]);
-    logs.load().await;
+    logs.load(1).await;
     let reading = Reading { offset: 0, follow: false, wanted: Wanted::BytesAndTimes, unfinished: false };
     let log = logs.of(worker).expect("the replica has no log");
     let lines: Vec<_> = master::logs::lines(worker, log, reading).try_concat().await.expect("read");
@@ -362,7 +362,7 @@ async fn the_next_master_knows_the_times_of_all_agents_of_a_replica() {
     let logs = JobLogs::new(dir.path().to_owned(), &[worker]);
     let log = logs.of(worker).expect("the replica has no log");
     for (agent, at) in [("first", 1000), ("second", 2000)] {
-        let base = log.base_of(agent).await.expect("no offset");
+        let base = log.base_of(&RunStatus::idle(agent)).await.expect("no offset");
         log.append(base, "line\n".into(), UnixMillis(at)).await.expect("cannot append to the log");
         // The same bytes again, as after a broken connection.
         log.append(base, "line\n".into(), UnixMillis(at + 500)).await.expect("cannot append to the log");

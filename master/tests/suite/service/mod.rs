@@ -16,6 +16,7 @@ pub(crate) mod harness;
 mod history;
 mod keeping;
 mod logs;
+mod lost_folder;
 mod patience;
 mod pushing;
 mod reporting;

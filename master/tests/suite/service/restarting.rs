@@ -7,7 +7,7 @@ use job::policy::RELEASE_TIMEOUT;
 use master::logs::JobLogs;
 use master::registry::JobHandle;
 use master::store::wall_clock;
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, RunStatus};
 use protocol::ids::{Generation, JobName};
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy};
 use protocol::view::{JobState, JobView};
@@ -214,15 +214,15 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
     let log = first.of(worker(0)).expect("the replica has no log");
-    assert_eq!(log.base_of("one").await.expect("cannot record the base"), 0);
+    assert_eq!(log.base_of(&RunStatus::idle("one")).await.expect("cannot record the base"), 0);
     log.append(0, "of one\n".into(), wall_clock()).await.expect("cannot append to the log");
-    assert_eq!(log.base_of("one").await.expect("no recorded base"), 0);
-    assert_eq!(log.base_of("two").await.expect("cannot record the base"), 7);
+    assert_eq!(log.base_of(&RunStatus::idle("one")).await.expect("no recorded base"), 0);
+    assert_eq!(log.base_of(&RunStatus::idle("two")).await.expect("cannot record the base"), 7);
     log.append(7, "of two\n".into(), wall_clock()).await.expect("cannot append to the log");
     // A second master reads the same files.
     let second = logs();
     let log = second.of(worker(0)).expect("the replica has no log");
-    assert_eq!(log.base_of("two").await.expect("no recorded base"), 7);
+    assert_eq!(log.base_of(&RunStatus::idle("two")).await.expect("no recorded base"), 7);
     assert_eq!(log.last_lines(9, 7).await, ["of two"]);
 }
 
