@@ -20,6 +20,9 @@ use crate::master::patience::persist;
 use crate::output::Notes;
 use crate::output::command_line::command;
 
+/// Maximum number of submits of a job with code. A new master may lack the code that an earlier master has received.
+const SUBMITS_MAX: usize = 4;
+
 /// What is submitted.
 pub(super) struct Order {
     /// The job's name.
@@ -93,19 +96,20 @@ impl Order {
         }
     }
 
-    /// Submits the job. If the master does not have the job's code, sends the code and submits again. Prints the
+    /// Submits the job. While the master does not have the job's code, sends the code and submits again. Prints the
     /// master's warnings about fields.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
-        match (self.submit_once(client, notes).await, &self.code) {
-            (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
-                let sent = send(client, code).await.inspect_err(|_| {
-                    notes.say(&format!("job {} was not submitted, because its code could not be sent", self.name));
-                });
-                notes.say(&sent?);
-                self.submit_once(client, notes).await
-            }
-            (outcome, _) => outcome,
+        for _ in 1..SUBMITS_MAX {
+            let outcome = self.submit_once(client, notes).await;
+            let is_code = |error: &MasterError| matches!(error, MasterError::Refused(problem) if problem.code == ErrorCode::CodeMissing);
+            let lacks_code = outcome.as_ref().is_err_and(is_code);
+            let Some(code) = self.code.as_ref().filter(|_| lacks_code) else { return outcome };
+            let sent = persist(notes, || send(client, code)).await.inspect_err(|_| {
+                notes.say(&format!("job {} was not submitted, because its code could not be sent", self.name));
+            });
+            notes.say(&sent?);
         }
+        self.submit_once(client, notes).await
     }
 
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
@@ -150,7 +154,7 @@ impl Order {
         let check = async || persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await;
         let mut lacks_code = check().await?.lacks_code;
         if let Some(code) = self.code.as_ref().filter(|_| lacks_code) {
-            notes.say(&send(client, code).await?);
+            notes.say(&persist(notes, || send(client, code)).await?);
             lacks_code = check().await?.lacks_code;
         }
         if !lacks_code {

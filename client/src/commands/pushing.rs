@@ -16,6 +16,7 @@ use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::{or_deleted, until};
 use crate::master::client::MasterClient;
+use crate::master::patience::persist;
 use crate::output::{Notes, spelled};
 
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
@@ -50,7 +51,7 @@ pub(super) async fn patch(
             (Err(MasterError::Refused(problem)), Some(code))
                 if problem.code == ErrorCode::CodeMissing && !mem::replace(&mut has_sent, true) =>
             {
-                sent = Some(bring::send(client, code).await?);
+                sent = Some(persist(notes, || bring::send(client, code)).await?);
             }
             (Err(MasterError::Refused(problem)), _) if problem.code == ErrorCode::CodeUnderway => {
                 sent.take().iter().for_each(|sentence: &String| notes.say(sentence));

@@ -51,11 +51,19 @@ fn the_code_of_a_job_is_sent_once_and_the_named_image_is_not_modified() {
 
 #[test]
 fn a_job_whose_code_could_not_be_sent_was_not_submitted() {
-    let code_refusal = Some(refusal(503, ErrorCode::Unavailable, "too busy for code"));
+    let code_refusal = Some(refusal(507, ErrorCode::CodeStoreFull, "no room for code"));
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], code_refusal, ..Script::default() });
     let ended = submit(project().path(), &master, &["src/train.py"]).expect_code(3);
     let ended = ended.expect_stderr("job digits was not submitted, because its code could not be sent\n");
     assert!(!ended.stderr.contains("may or may not"), "{}", ended.stderr);
+}
+
+#[test]
+fn code_is_sent_again_if_the_master_is_away_for_a_moment() {
+    let away = vec!["PUT /v1/code/*"];
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], away, ..Script::default() });
+    let ended = submit(project().path(), &master, &["src/train.py"]).expect_code(0);
+    ended.expect_stderr("; retrying\n").expect_stderr("code of 2 files: sent 2 files, ");
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(crate) struct Script {
     /// Whether an earlier command submitted the job.
     pub(crate) before: bool,
     /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. An entry with `?` is the beginning of a
-    /// request with a query.
+    /// request with a query, and an entry with `*` is the beginning of any request.
     pub(crate) away: Vec<&'static str>,
     /// Requests whose answer is lost once, after the master has done what they ask for.
     pub(crate) lost: Vec<&'static str>,
@@ -230,7 +230,10 @@ async fn serve(State(answering): State<Arc<Mutex<Answering>>>, request: Request)
 /// Removes the entry for this request, if there is one. An entry without `?` is a whole request without its query.
 fn take(entries: &mut Vec<&'static str>, asked: &str) -> bool {
     let path = asked.split('?').next().unwrap_or_default();
-    let is_meant = |entry: &&'static str| *entry == path || entry.contains('?') && asked.starts_with(*entry);
+    let is_beginning = |entry: &str| entry.strip_suffix('*').is_some_and(|beginning| asked.starts_with(beginning));
+    let is_meant = |entry: &&'static str| {
+        *entry == path || is_beginning(entry) || entry.contains('?') && asked.starts_with(*entry)
+    };
     entries.iter().position(is_meant).map(|place| entries.remove(place)).is_some()
 }
 
