@@ -41,6 +41,17 @@ fn a_posted_step_is_shown_if_the_helper_has_reported_none() {
 }
 
 #[test]
+fn a_status_says_where_the_agents_output_begins() {
+    for (log_base, sent) in [(LogBase::Unknown, json!("unknown")), (LogBase::At(7), json!({"at": 7}))] {
+        let status = RunStatus { log_base: Some(log_base), ..RunStatus::idle("6f1c") };
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["log_base"], sent);
+        assert_eq!(serde_json::from_value::<RunStatus>(json).unwrap(), status);
+        assert!(!status.is_news_after(&RunStatus::idle("6f1c")));
+    }
+}
+
+#[test]
 fn a_status_has_only_the_fields_that_have_a_value() {
     let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
     let [newer, older] = [&staged, &running].map(|id| id.parse().ok());
@@ -74,14 +85,6 @@ fn a_status_has_only_the_fields_that_have_a_value() {
                 "state": "running", "generation": "2.1", "pid": 417, "started_at": STARTED,
                 "usage": {"cpu_us": 7, "rss_bytes": 4096, "memory_limit": 8192},
             }),
-        ),
-        (
-            RunStatus { log_base: Some(LogBase::Unknown), ..configured() },
-            json!({"state": "configured", "generation": "2.1", "log_base": "unknown"}),
-        ),
-        (
-            RunStatus { log_base: Some(LogBase::At(7)), ..configured() },
-            json!({"state": "configured", "generation": "2.1", "log_base": {"at": 7}}),
         ),
         (
             active(RunState::Running),
