@@ -32,7 +32,7 @@ pub(crate) struct CodeArgs {
 /// Whether a job may have a script that does not parse.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct SyntaxArgs {
-    /// Submit even if the script does not parse with this machine's Python. The Python of the image may be newer
+    /// Submit even if the script does not parse with this machine's Python. The Python of the job may be newer
     #[arg(long)]
     pub(crate) no_syntax_check: bool,
 }

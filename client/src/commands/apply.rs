@@ -149,7 +149,7 @@ impl Files {
             Some(folder) if backend == BackendKind::Kubernetes => {
                 let script = document.with_code(&self.entrypoints, folder)?;
                 let code = Packed::read(folder, &script)?;
-                syntax::check_for(backend, &code, script.as_str(), self.syntax).await?;
+                syntax::check_submit(&code, script.as_str(), self.syntax).await?;
                 Some((code, script))
             }
             Some(_) | None => None,

@@ -5,7 +5,6 @@ use std::future::pending;
 use std::time::Instant;
 
 use protocol::code::CodeId;
-use protocol::master::BackendKind;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -22,14 +21,13 @@ use crate::request::script::Named;
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
 
-/// Packs the code in the job's folder. If pods in Kubernetes will run the code, also checks its script, unless the user
-/// has turned this off. These pods would find a mistake only after the image pull. A master with processes checks the
-/// script itself, with the Python that runs it.
-pub(super) async fn pack(named: Named, backend: BackendKind, syntax: SyntaxArgs) -> Result<Packed, Error> {
+/// Packs the code in the job's folder, and checks its script, unless the user has turned this off. An agent would find a
+/// mistake only after `--replace` has deleted the old job.
+pub(super) async fn pack(named: Named, syntax: SyntaxArgs) -> Result<Packed, Error> {
     let script = named.script.clone();
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
     let packed = packing.await.expect("packing does not panic")?;
-    syntax::check_for(backend, &packed, script.as_str(), syntax).await?;
+    syntax::check_submit(&packed, script.as_str(), syntax).await?;
     Ok(packed)
 }
 

@@ -98,12 +98,12 @@ fn read(args: &SpawnArgs) -> Result<Inputs, Error> {
     Ok(Inputs { script, content, commands, pod, env: env.unwrap_or_default() })
 }
 
-/// The training, as a job. Checks the script if pods will run it.
+/// The training, as a job. Checks the script.
 async fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind) -> Result<Order, Error> {
     let script = inputs.script.clone();
     let (request, files) = spawn::job(args, tag, inputs, backend == BackendKind::Process)?;
     let code = Packed::in_memory(files)?;
-    syntax::check_for(backend, &code, &script, args.syntax).await?;
+    syntax::check_submit(&code, &script, args.syntax).await?;
     let spec = JobSpec::try_from(JobRequest { code: Some(code.id()), ..request })?;
     Ok(Order::of_job(spec, Some(code)))
 }

@@ -157,7 +157,7 @@ async fn placed(
     let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
             let image = if backend == BackendKind::Kubernetes { Some(unmodified(image)?) } else { None };
-            let code = bring::pack(named, backend, syntax).await?;
+            let code = bring::pack(named, syntax).await?;
             (JobSpec::try_from(JobRequest { image, code: Some(code.id()), ..request })?, Some(code))
         }
         (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(request, &folder)?, None),

@@ -5,7 +5,6 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, ScriptPath, syntax_input};
-use protocol::master::BackendKind;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -17,15 +16,13 @@ use crate::ending::error::Error;
 /// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Refuses code whose script does not parse. Checks only code that pods in Kubernetes will run, and only if the user
-/// has not turned the check off.
-pub(super) async fn check_for(
-    backend: BackendKind,
+/// Refuses code whose script does not parse, unless the user has turned the check off.
+pub(super) async fn check_submit(
     code: &Packed,
     script: &str,
     SyntaxArgs { no_syntax_check }: SyntaxArgs,
 ) -> Result<(), Error> {
-    if backend == BackendKind::Kubernetes && !no_syntax_check { check_script(code, script).await } else { Ok(()) }
+    if no_syntax_check { Ok(()) } else { check_script(code, script).await }
 }
 
 /// Refuses code whose script does not parse. Checks only a script whose name ends in .py.

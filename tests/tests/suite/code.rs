@@ -125,6 +125,24 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
 }
 
 #[test]
+fn a_script_that_does_not_parse_replaces_no_job() {
+    let stage = Stage::new(Place::Processes, "");
+    let folder = source(&stage);
+    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
+    write(&endless(1));
+    submit(&stage, "kept", &[]);
+    let before = stage.status("kept").uid;
+    write("def broken(:\n");
+    for flags in [&["-d", "--replace"][..], &["--replace"], &["--replace", "--dry-run=server"]] {
+        let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "kept"];
+        stage.verb(&[&line[..], flags].concat()).code(2).says(&["the script does not parse: ", "--no-syntax-check"]);
+        let view = stage.status("kept");
+        assert_eq!((&view.uid, &view.result), (&before, &None), "{flags:?}");
+    }
+    stage.verb(&["delete", "kept"]).code(0);
+}
+
+#[test]
 fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let stage = Stage::new(Place::Processes, "");
     let folder = source(&stage);
