@@ -1,10 +1,12 @@
 //! Interrupts of commands that wait for a job. The command ends, and says what now happens to the job.
 
 use protocol::ids::JobName;
+use protocol::view::JobView;
 
-use crate::ending::error::Error;
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
+use crate::master::client::MasterClient;
 use crate::output::Notes;
 use crate::output::command_line::command;
 
@@ -59,7 +61,16 @@ pub(super) fn in_doubt(name: &str) -> String {
     format!("job {name} may or may not have been accepted; to check: {status}")
 }
 
-fn farewell(stage: Stage, names: &[JobName]) -> String {
+/// The job, if it still runs and the command ends because the reader of stdout has ended.
+pub(super) async fn left_by_its_reader(error: &Error, client: &MasterClient, name: &JobName) -> Option<JobView> {
+    if !matches!(error.cause, Cause::ClosedStdout) {
+        return None;
+    }
+    client.view(name).await.ok().filter(|view| view.result.is_none())
+}
+
+/// What happens to the jobs of a command that ends at this stage.
+pub(super) fn farewell(stage: Stage, names: &[JobName]) -> String {
     let listed = |between| names.iter().map(JobName::as_str).collect::<Vec<_>>().join(between);
     let name = &listed(" ");
     let status = || command(&format!("status {name}"));

@@ -20,7 +20,7 @@ use super::bring;
 use super::current_folder;
 use super::delete::delete_if_there;
 use super::dry_run;
-use super::leaving::{Stage, to_follow, unless_interrupted};
+use super::leaving::{Stage, farewell, left_by_its_reader, to_follow, unless_interrupted};
 use super::machines;
 use super::order::Order;
 use super::past;
@@ -31,7 +31,7 @@ use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::Wanted;
-use crate::follow::{Following, follow, or_deleted};
+use crate::follow::{Following, follow, follow_unseen, or_deleted};
 use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement, own_uid};
@@ -266,7 +266,7 @@ pub(super) enum Then {
 
 /// Submits a job to a master that already runs.
 pub(super) async fn at_running_master(submission: Submission, then: Then, out: Output) -> Result<Exit, Error> {
-    let (name, notes) = (submission.order.name.clone(), out.notes.clone());
+    let (name, notes, client) = (submission.order.name.clone(), out.notes.clone(), submission.client.clone());
     let standing = submission.stage.subscribe();
     let work = async move {
         match then {
@@ -276,7 +276,12 @@ pub(super) async fn at_running_master(submission: Submission, then: Then, out: O
     };
     let stage = || *standing.borrow();
     match unless_interrupted(work, slice::from_ref(&name), stage, &notes).await {
-        Err(error) if stage() == Stage::Following => Err(lost_sight(error, &name, &notes)),
+        Err(error) if stage() == Stage::Following => {
+            if left_by_its_reader(&error, &client, &name).await.is_some() {
+                notes.say(&farewell(Stage::Following, slice::from_ref(&name)));
+            }
+            Err(lost_sight(error, &name, &notes))
+        }
         outcome => outcome,
     }
 }
@@ -339,6 +344,9 @@ async fn submit_and_follow(submission: Submission, out: Output) -> Result<Exit, 
     let (client, first, code) = submit(submission, &notes).await?;
     data.log_lines_as(LogLines::prefixed(&first.spec));
     let logs = if format == Format::Json { None } else { Some(Wanted::default()) };
+    if logs.is_some() {
+        data.go_on_if_unwritten(&notes);
+    }
     let wanted = watch::Sender::new(None);
     let send_again = bring::send_again(&client, code, wanted.subscribe(), &notes);
     let following = Following { client: client.clone(), first, is_told: false, logs, wanted };
@@ -393,14 +401,25 @@ async fn follow_at(
         }
         () = interrupts.next() => None,
     };
-    let outcome = match outcome {
-        Some(outcome) => outcome,
-        None => {
+    let (why, work) = match outcome {
+        Some(Err(error)) => match left_by_its_reader(&error, &client, &name).await {
+            Some(job) => {
+                let work = tokio::spawn(follow_unseen(client.clone(), job, notes.clone()));
+                (": stdout is closed; interrupt to kill the job", Ok(work))
+            }
+            None => ("", Err(Err(error))),
+        },
+        Some(outcome) => ("", Err(outcome)),
+        None => ("; interrupt again to kill the job", Ok(work)),
+    };
+    let outcome = match work {
+        Ok(work) => {
             notes.end_progress();
-            notes.say(&format!("stopping job {name}; interrupt again to kill the job"));
+            notes.say(&format!("stopping job {name}{why}"));
             let job = Running { client: client.clone(), name: name.clone(), work };
             stop(master, job, interrupts, &notes).await
         }
+        Err(outcome) => outcome,
     };
     past::keep(&client, &name, config, &notes).await;
     outcome

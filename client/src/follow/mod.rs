@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::exit::Exit;
 use crate::follow::log_stream::{Lines, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::client::{LONG_POLL, MasterClient};
@@ -72,6 +73,12 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     data.flush()?;
     tell_end(&last, notes);
     Ok(last)
+}
+
+/// Follows a job without its output.
+pub(crate) async fn follow_unseen(client: MasterClient, first: JobView, notes: Notes) -> Result<Exit, Error> {
+    let following = Following { client, first, is_told: true, logs: None, wanted: watch::Sender::default() };
+    Ok(follow(following, &mut Data::above(&notes), &notes).await?.state.into())
 }
 
 /// Prints how a job ended, and the cause of a failure.

@@ -14,6 +14,7 @@ mod progress;
 mod reports;
 mod size;
 mod stacks;
+mod stdout;
 mod table;
 mod text;
 mod timeline;
@@ -53,7 +54,7 @@ pub(crate) use why::why_text;
 use crate::args::Format;
 use crate::cluster::rfc3339;
 use crate::ending::error::{Cause, Error};
-use progress::AboveProgress;
+use stdout::{Loss, Stdout};
 use text::colours_of;
 
 /// The colours of replicas, in turn. Red is only for errors.
@@ -88,7 +89,7 @@ fn unwritten(error: io::Error) -> Error {
 
 /// Stdout. Output is buffered until [`Data::flush`] or until the buffer is full.
 pub(crate) struct Data {
-    out: BufWriter<AboveProgress>,
+    out: BufWriter<Stdout>,
     terminal: bool,
     colours: Colours,
     log_lines: LogLines,
@@ -131,14 +132,20 @@ impl Data {
     pub(crate) fn above(notes: &Notes) -> Self {
         let stdout = io::stdout();
         let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));
+        let progress = terminal.then(|| notes.progress.clone());
         Self {
-            out: BufWriter::new(AboveProgress(terminal.then(|| notes.progress.clone()))),
+            out: BufWriter::new(Stdout { progress, loss: Loss::Fails }),
             terminal,
             colours,
             log_lines: LogLines::Prefixed(0),
             shows_times: false,
             partial_line: Vec::new(),
         }
+    }
+
+    /// From now on, a full disk is no error: `notes` gets one sentence, and later data is not written.
+    pub(crate) fn go_on_if_unwritten(&mut self, notes: &Notes) {
+        self.out.get_mut().loss = Loss::IsReported(notes.clone());
     }
 
     /// Whether stdout is a terminal.

@@ -3,7 +3,7 @@
 //! if there are few. The block also shows unfinished lines of scripts, such as progress bars.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -132,24 +132,6 @@ impl Progress {
 
     fn block(&self) -> MutexGuard<'_, Block> {
         self.block.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Stdout. On a terminal, data is written above the block, because a redraw erases text inside the block.
-pub(super) struct AboveProgress(pub(super) Option<Progress>);
-
-impl Write for AboveProgress {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let write = || {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(bytes).and_then(|()| stdout.flush())
-        };
-        self.0.as_ref().map_or_else(write, |progress| progress.suspend(write))?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

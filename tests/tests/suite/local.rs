@@ -1,10 +1,11 @@
 //! Tests of a job on this machine that one command starts, without configuration.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use e2e::processes::{pids, run_by, signal, within};
+use e2e::processes::{pids, run_by, signal};
 use e2e::scripts::STUBBORN;
 use e2e::{Finished, Place, Running, Scene};
 use rustix::process::Signal;
@@ -134,13 +135,50 @@ fn after_an_eighth_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown(
     assert!(run.stdout.ends_with("worker-0 │ the end\n"), "{:?}", &run.stdout[run.stdout.len().saturating_sub(100)..]);
 }
 
+/// Prints lines. After SIGTERM, the script takes a moment to save its state, as a training does.
+const PRINTS_AND_SAVES: &str = "import os, signal, sys, time
+def save(*_):
+    time.sleep(0.3)
+    open('saved-' + os.environ['RANK'], 'x').close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+while True:
+    print('line')
+    time.sleep(0.01)
+";
+
 #[test]
-fn a_job_ends_when_the_reader_of_the_clients_stdout_closes_the_pipe() {
-    let scene = Scene::new("while True: print('line')");
-    let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("cannot start the client");
-    drop(client.stdout.take());
-    let code =
-        within("the client ends", || client.try_wait().expect("cannot wait for the program"), || scene.processes());
-    assert_eq!(code.code(), Some(1));
+fn a_closed_stdout_stops_a_local_job_as_an_interrupt_does() {
+    let scene = Scene::new(PRINTS_AND_SAVES);
+    let mut client = scene.client(&["--worker-num", "2", "--task", "piped"]).spawn().expect("cannot start the client");
+    let mut lines = BufReader::new(client.stdout.take().expect("the stream is not piped")).lines();
+    for worker in ["worker-0", "worker-1"] {
+        assert!(lines.any(|line| line.expect("no text").starts_with(worker)), "{worker} has printed nothing");
+    }
+    drop(lines);
+    let ended = client.wait_with_output().expect("cannot wait for the client");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("stopping job piped: stdout is closed"), "{said}");
+    scene.assert_empty();
+    for rank in 0..2 {
+        assert!(scene.path().join(format!("saved-{rank}")).exists(), "rank {rank} could not save its state: {said}");
+    }
+    let past = scene.run(&["list", "--all"]).code(0).stdout;
+    assert!(past.contains("piped") && past.contains("cancelled"), "{past}");
+}
+
+#[test]
+fn a_local_job_goes_on_without_output_when_the_disk_of_stdout_is_full() {
+    let scene = Scene::new("for number in range(3000): print('line', number)\nopen('finished', 'x').close()");
+    let full = File::options().write(true).open("/dev/full").expect("there is no /dev/full");
+    let mut client = scene.client(&["--worker-num", "1", "--task", "full"]);
+    let ended = client.stdout(full).output().expect("cannot start the client");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{said}");
+    assert!(scene.path().join("finished").exists(), "{said}");
+    let sentence = "could not write to stdout: No space left on device";
+    assert_eq!(said.matches(sentence).count(), 1, "{said}");
     scene.assert_empty();
 }
+

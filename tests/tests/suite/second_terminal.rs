@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use e2e::scripts::STUBBORN;
-use e2e::{Running, Scene, within};
+use e2e::{Place, Running, Scene, Stage, within};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -178,4 +178,41 @@ fn a_client_that_is_ended_by_sigterm_removes_its_file() {
     e2e::processes::signal(client.pid(), Signal::TERM);
     client.ended().by(Signal::TERM);
     within("the file is removed", || files(&scene).is_empty().then_some(()), || format!("{:?}", files(&scene)));
+}
+
+#[test]
+fn a_verb_whose_reader_has_gone_ends_quietly_and_the_job_keeps_running() {
+    let stage = Stage::new(Place::Processes, "import time\nwhile True:\n    print('line')\n    time.sleep(0.01)\n");
+    let unread = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("cannot make a pipe");
+        drop(reader);
+        let ended = stage.client(args).stdout(writer).output().expect("cannot start the client");
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    let submit = ["--strategy", "AllReduce", "--worker-num", "2", "--task", "piped"];
+    let (code, said) = unread(&submit);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no longer following job piped; the job keeps running\nto continue: "), "{said}");
+    for verb in [
+        &["status", "piped"][..],
+        &["status", "piped", "-o", "json"],
+        &["why", "piped"],
+        &["timeline", "piped"],
+        &["stacks", "piped"],
+        &["logs", "piped"],
+        &["logs", "piped", "-f"],
+        &["logs", "piped", "-f", "--replica", "worker-0"],
+        &["list"],
+        &["list", "--all"],
+        &["list", "--watch"],
+        &["top", "--once"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let (code, said) = unread(verb);
+        assert_eq!(code, Some(1), "{verb:?}: {said}");
+        assert!(!said.contains("panicked") && !said.contains("error:"), "{verb:?}: {said}");
+    }
+    assert_eq!(stage.status("piped").result, None);
+    stage.verb(&["delete", "piped"]).code(0);
 }
