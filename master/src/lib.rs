@@ -43,7 +43,7 @@ use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::joined::JoinedBackend;
 use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend, PodRules};
-use crate::backend::process::ProcessBackend;
+use crate::backend::process::{Orphans, ProcessBackend};
 use crate::code::CodeStore;
 use crate::config::{Backend, Config, WatchTfJobs};
 use crate::driver::Context;
@@ -197,8 +197,9 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let here = std::env::current_dir().context("find the current folder")?;
     let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
-    let backend =
-        ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
+    let orphans = Orphans::adopted().context("become the parent of orphans")?;
+    let backend = ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors, orphans)
+        .context("read the pods' folders")?;
     // These agents do not outlive this master, so a random key is enough.
     World::with_file(store, Arc::new(backend), AgentKey::random(), state).await
 }

@@ -182,3 +182,32 @@ fn a_local_job_goes_on_without_output_when_the_disk_of_stdout_is_full() {
     scene.assert_empty();
 }
 
+/// In the first start, makes children in several ways, prints `ready` and the process id of the agent, and waits. In the
+/// second start, prints which of these children are left.
+const MAKES_CHILDREN: &str = "import glob, multiprocessing, os, signal, time
+def child(kind):
+    if kind != 'plain': os.setsid()
+    if kind == 'orphan' and os.fork(): os._exit(0)
+    open('child-%d' % os.getpid(), 'x').close()
+    while True: time.sleep(60)
+if os.environ['MUSTER_RESTART_COUNT'] == '0':
+    kinds = ['plain'] * 3 + ['session'] * 2 + ['orphan'] * 2
+    make = multiprocessing.get_context('fork').Process
+    for kind in kinds: make(target=child, args=(kind,)).start()
+    while len(glob.glob('child-*')) < len(kinds): time.sleep(0.01)
+    print('ready', os.getppid())
+    signal.pause()
+print('left', [name for name in glob.glob('child-*') if os.path.exists('/proc/' + name[6:])])
+";
+
+#[test]
+fn no_process_of_a_killed_agent_is_left_when_the_job_starts_again() {
+    let scene = Scene::new(MAKES_CHILDREN);
+    let line = ["--worker-num", "1", "--max-restarts", "1", "--backoff", "0s"];
+    let client = Running::of(&mut scene.client(&line));
+    client.until_printed(1, "ready ");
+    let agent = client.stdout().split_whitespace().last().and_then(|pid| pid.parse().ok());
+    signal(agent.expect("not a process id"), Signal::KILL);
+    assert_eq!(client.ended().code(0).lines("left "), ["[]"]);
+    scene.assert_empty();
+}

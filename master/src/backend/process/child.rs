@@ -100,6 +100,10 @@ pub(super) async fn run(
             child.wait().await
         }
     };
+    if status.as_ref().is_ok_and(|status| status.signal().is_some()) {
+        // The next pod needs the memory and the GPUs of the processes that the agent could not kill.
+        launcher.orphans.kill().await;
+    }
     // The agent and its processes have ended, and released the port.
     drop(claim);
     match status {
@@ -135,7 +139,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     for name in &launcher.not_inherited {
         agent.env_remove(name);
     }
-    let mut child = agent
+    agent
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
         .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
         .arg("--")
@@ -145,8 +149,10 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(messages)
-        .kill_on_drop(true)
-        .spawn()
+        .kill_on_drop(true);
+    let mut child = launcher
+        .orphans
+        .start(&mut agent)
         .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
     // This fails if the child has ended already.
     let _ = pid_of(&child).map(|pid| launcher.descriptors.give_back(pid));
@@ -225,6 +231,7 @@ mod tests {
     use protocol::job::{JobRequest, JobSpec, Strategy};
 
     use super::*;
+    use crate::backend::process::orphans::Orphans;
     use crate::backend::process::ports::Ports;
     use crate::backend::process::run_dir::RunDirs;
     use crate::host::descriptors::Descriptors;
@@ -243,6 +250,7 @@ mod tests {
             run_dirs: RunDirs::new(folder.path()),
             ports: Ports::new(std::process::id()),
             descriptors: Descriptors::raise().expect("cannot read the limits"),
+            orphans: Orphans::ignored(),
         };
         let request = JobRequest::new("digits".parse().expect("not a name"), Strategy::AllReduce);
         let spec = JobSpec::try_from(request).expect("an invalid job");

@@ -2,6 +2,7 @@
 
 mod child;
 mod force;
+mod orphans;
 mod ports;
 mod python;
 mod run_dir;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use self::child::{Order, Started};
+pub use self::orphans::Orphans;
 use self::ports::Ports;
 use self::run_dir::RunDirs;
 use super::table::Table;
@@ -51,6 +53,7 @@ struct Launcher {
     run_dirs: RunDirs,
     ports: Ports,
     descriptors: Descriptors,
+    orphans: Orphans,
 }
 
 /// The pods of one job.
@@ -75,6 +78,7 @@ impl ProcessBackend {
         not_inherited: Vec<OsString>,
         state_dir: &Path,
         descriptors: Descriptors,
+        orphans: Orphans,
     ) -> io::Result<Self> {
         let run_dirs = RunDirs::new(state_dir);
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
@@ -85,7 +89,7 @@ impl ProcessBackend {
         }
         let ports = Ports::new(std::process::id());
         let launcher =
-            Arc::new(Launcher { agent_binary, default_work_dir, not_inherited, run_dirs, ports, descriptors });
+            Arc::new(Launcher { agent_binary, default_work_dir, not_inherited, run_dirs, ports, descriptors, orphans });
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
@@ -177,9 +181,12 @@ impl PodBackend for ProcessBackend {
         // In a job from another launcher's file, each group may run a program of its own instead of the script.
         let runs_script = kinds.iter().any(|(replica, _)| spec.group_of(*replica).is_none_or(Group::runs_script));
         match spec.code {
-            Some(_) => python::check_python().await,
+            Some(_) => python::check_python(&self.launcher.orphans).await,
             None if !runs_script => Ok(()),
-            None => python::check(self.launcher.work_dir_of(spec.work_dir.as_deref()), &spec.script).await,
+            None => {
+                let folder = self.launcher.work_dir_of(spec.work_dir.as_deref());
+                python::check(folder, &spec.script, &self.launcher.orphans).await
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::orphans::Orphans;
 use crate::backend::Refusal;
 
 /// The fix for a Python that is missing or broken.
@@ -26,7 +27,7 @@ const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// A [`Refusal`] that says why the script cannot run.
-pub(super) async fn check(work_dir: &Path, script: &ScriptPath) -> Result<(), Refusal> {
+pub(super) async fn check(work_dir: &Path, script: &ScriptPath, orphans: &Orphans) -> Result<(), Refusal> {
     let refused = |sentence| Refusal { code: ErrorCode::BadWorkDir, sentence };
     let path = work_dir.join(script.as_str());
     if !path.is_file() {
@@ -36,7 +37,7 @@ pub(super) async fn check(work_dir: &Path, script: &ScriptPath) -> Result<(), Re
     if content.len() as u64 > CODE_BYTES_MAX {
         return Err(refused(format!("{script} has more than {CODE_BYTES_MAX} bytes")));
     }
-    parse(work_dir, Some((script.as_str(), &content))).await
+    parse(work_dir, Some((script.as_str(), &content)), orphans).await
 }
 
 /// Reads a file, but at most one byte more than [`CODE_BYTES_MAX`].
@@ -47,18 +48,18 @@ async fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Checks that Python works, before the job's script has arrived.
-pub(super) async fn check_python() -> Result<(), Refusal> {
-    parse(Path::new("/"), None).await
+pub(super) async fn check_python(orphans: &Orphans) -> Result<(), Refusal> {
+    parse(Path::new("/"), None, orphans).await
 }
 
 /// Parses the script with the Python that the agent will use. The choice of this Python may depend on the folder.
 /// Without a script, only checks that Python works.
-async fn parse(work_dir: &Path, script: Option<(&str, &[u8])>) -> Result<(), Refusal> {
+async fn parse(work_dir: &Path, script: Option<(&str, &[u8])>, orphans: &Orphans) -> Result<(), Refusal> {
     let input = syntax_input(script);
     let [python, python3] = PYTHONS;
     let parsed = async {
-        match run(python, work_dir, &input).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => run(python3, work_dir, &input).await,
+        match run(python, work_dir, &input, orphans).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => run(python3, work_dir, &input, orphans).await,
             parsed => parsed,
         }
     };
@@ -76,10 +77,11 @@ async fn parse(work_dir: &Path, script: Option<(&str, &[u8])>) -> Result<(), Ref
     }
 }
 
-async fn run(python: &str, work_dir: &Path, input: &[u8]) -> io::Result<Output> {
+async fn run(python: &str, work_dir: &Path, input: &[u8], orphans: &Orphans) -> io::Result<Output> {
     let mut command = Command::new(python);
     command.args(CHECK_SYNTAX).current_dir(work_dir).kill_on_drop(true);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = orphans.start(&mut command)?;
     let mut stdin = child.stdin.take().expect("stdin is a pipe");
     let write = async move {
         // This fails if Python ends early. The exit status then shows why.
