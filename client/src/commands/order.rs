@@ -23,6 +23,9 @@ use crate::output::command_line::command;
 /// Maximum number of submits of a job with code. A new master may lack the code that an earlier master has received.
 const SUBMITS_MAX: usize = 4;
 
+/// The hint if a master has lost the code of a job that is submitted again.
+pub(super) const SEND_CODE: &str = "submit the script from its folder again";
+
 /// What is submitted.
 pub(super) struct Order {
     /// The job's name.
@@ -161,7 +164,7 @@ impl Order {
             return Ok(());
         }
         let name = &self.name;
-        let sentence = format!("the master does not keep the code of job {name}, so no job was deleted or submitted");
-        Err(Error::master(sentence))
+        let sentence = format!("this master does not have the code of job {name}; no job was deleted or submitted");
+        Err(Error::input(sentence).hint(SEND_CODE))
     }
 }

@@ -7,7 +7,7 @@ use protocol::job::{JobRequest, JobSpec};
 use protocol::view::JobView;
 
 use super::machines::how_to_join;
-use super::order::Order;
+use super::order::{Order, SEND_CODE};
 use super::past::{self, Seen};
 use super::submit::{at_own_master, check_for_processes, no_detach, send};
 use super::which_master::running_master;
@@ -86,7 +86,7 @@ pub(crate) fn last_spec(view: &JobView) -> JobSpec {
 pub(crate) fn about_code(error: Error) -> Error {
     let Cause::Master(cause) = &error.cause else { return error };
     if matches!(cause.as_ref(), MasterError::Refused(problem) if problem.code == ErrorCode::CodeMissing) {
-        return error.hint("the master keeps code only while a job uses it: submit the script from its folder again");
+        return error.hint(SEND_CODE);
     }
     error
 }

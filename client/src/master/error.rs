@@ -31,7 +31,8 @@ fn exit_and_hint(error: &MasterError) -> (Exit, Option<String>) {
 fn exit(problem: &Problem) -> Exit {
     match (problem.status, problem.code) {
         (404, ErrorCode::UnknownRoute) => Exit::MasterFailed,
-        (400 | 404 | 413 | 422, _) | (409, ErrorCode::JobExists | ErrorCode::CannotScale | ErrorCode::CannotPush) => {
+        (400 | 404 | 413 | 422, _)
+        | (409, ErrorCode::JobExists | ErrorCode::CannotScale | ErrorCode::CannotPush | ErrorCode::CodeMissing) => {
             Exit::BadInput
         }
         (_, _) => Exit::MasterFailed,

@@ -1,6 +1,6 @@
 //! The store of the code that jobs bring. Manifests and blobs are files in the state directory, each named by its
-//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. Methods without `async` block the thread: call them
-//! on blocking threads.
+//! SHA-256. Code that no job uses stays, so that the job can run again, until all code needs more than half of the room.
+//! Methods without `async` block the thread: call them on blocking threads.
 
 mod copies;
 mod disk;
@@ -205,27 +205,57 @@ impl CodeStore {
         Ok(content)
     }
 
-    /// Removes all code that is not in `used` and was last sent or required more than [`UNUSED_TIME`] before `now`.
+    /// If all code needs more than half of the room, removes code that is not in `used` and was last sent or required
+    /// more than [`UNUSED_TIME`] before `now`. Begins with the code that was not used for the longest time.
     pub fn sweep(&self, used: &BTreeSet<CodeId>, now: SystemTime) -> io::Result<()> {
         let mut space = self.space.lock();
-        let is_old = |id: CodeId| {
-            let age = self.disk.touched(id).and_then(|touched| now.duration_since(touched).ok());
-            age.is_some_and(|age| age > UNUSED_TIME)
-        };
-        let (unused, kept): (Vec<_>, Vec<_>) =
-            self.disk.codes()?.into_iter().partition(|id| !used.contains(id) && is_old(*id));
-        if unused.is_empty() {
+        let surplus = space.kept.saturating_sub(self.most / 2);
+        if surplus == 0 {
             return Ok(());
         }
-        for id in &unused {
+        let mut codes = self.disk.codes()?;
+        let is_old = |touched: SystemTime| now.duration_since(touched).is_ok_and(|age| age > UNUSED_TIME);
+        let unused = codes.iter().filter(|id| !used.contains(id));
+        let mut unused: Vec<_> = unused.filter_map(|id| Some((self.disk.touched(*id)?, *id))).collect();
+        unused.retain(|(touched, _)| is_old(*touched));
+        unused.sort_unstable();
+        let removed = least_recently_used(&unused, self.needs(&codes)?, surplus);
+        for id in &removed {
             info!(code = %id, "removing code that no job uses");
             self.disk.remove_manifest(*id)?;
         }
         // Jobs can share blobs, so the blobs of all remaining manifests stay.
-        self.disk.remove_blobs_except(&self.disk.named_by(kept)?)?;
+        codes.retain(|id| !removed.contains(id));
+        self.disk.remove_blobs_except(&self.disk.named_by(codes)?)?;
         space.kept = self.disk.kept()?;
         Ok(())
     }
+
+    /// The size of each code's manifest, and its blobs with their sizes.
+    fn needs(&self, codes: &[CodeId]) -> io::Result<Needs> {
+        let need = |id: &CodeId| Ok((*id, (self.disk.manifest_size(*id)?, self.disk.named_by(vec![*id])?)));
+        codes.iter().map(need).collect()
+    }
+}
+
+type Needs = BTreeMap<CodeId, (u64, BTreeMap<Sha256, u64>)>;
+
+/// The first codes of `unused` whose removal frees `surplus` bytes. A blob is freed with the last code that names it.
+fn least_recently_used(unused: &[(SystemTime, CodeId)], needs: Needs, surplus: u64) -> Vec<CodeId> {
+    let mut users: BTreeMap<Sha256, usize> = BTreeMap::new();
+    needs.values().flat_map(|(_, blobs)| blobs.keys()).for_each(|blob| *users.entry(*blob).or_default() += 1);
+    let (mut needs, mut freed, mut removed) = (needs, 0, vec![]);
+    for (_, id) in unused {
+        let Some((manifest, blobs)) = needs.remove(id).filter(|_| freed < surplus) else { break };
+        freed += disk::charged(manifest);
+        for (blob, size) in blobs {
+            let others = users.entry(blob).or_default();
+            *others = others.saturating_sub(1);
+            freed += if *others == 0 { disk::charged(size) } else { 0 };
+        }
+        removed.push(*id);
+    }
+    removed
 }
 
 /// The space that blobs need.

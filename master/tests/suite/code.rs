@@ -117,7 +117,7 @@ fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
 #[test]
 fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
     let folder = tempfile::tempdir().expect("no folder");
-    let store = CodeStore::open(folder.path()).expect("no store");
+    let store = CodeStore::with_room(folder.path(), 9 * 4096).expect("no store");
     let used = Code::new(&[("exec.py", b"used"), ("shared.py", b"shared")]);
     let unused = Code::new(&[("exec.py", b"unused"), ("shared.py", b"shared")]);
     for code in [&used, &unused] {
@@ -132,9 +132,34 @@ fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
 }
 
 #[test]
+fn unused_code_stays_for_days_until_all_code_needs_more_than_half_of_the_room() {
+    let folder = tempfile::tempdir().expect("no folder");
+    let store = CodeStore::with_room(folder.path(), 16 * 4096).expect("no store");
+    let now = SystemTime::now();
+    // The manifest and the blob of each code need 4096 bytes.
+    let codes = ["oldest", "older", "newer"].map(|text| Code::new(&[("exec.py", text.as_bytes())]));
+    for (code, age) in codes.iter().zip([3, 2, 1]) {
+        send(&store, code);
+        let manifest =
+            std::fs::File::options().append(true).open(folder.path().join("manifests").join(code.id().to_string()));
+        manifest.and_then(|file| file.set_modified(now - age * UNUSED_TIME)).expect("cannot set the time");
+    }
+    let tomorrow = now + Duration::from_secs(24 * 3600);
+    let kept = |store: &CodeStore| codes.each_ref().map(|code| store.manifest(code.id()).is_some());
+    store.sweep(&BTreeSet::new(), tomorrow).expect("the sweep failed");
+    assert_eq!(kept(&store), [true; 3]);
+    let used = Code::new(&[("exec.py", &[7; 2 * 4096])]);
+    send(&store, &used);
+    store.sweep(&BTreeSet::from([used.id()]), tomorrow).expect("the sweep failed");
+    assert_eq!(kept(&store), [false, true, true]);
+    store.require(codes[1].id(), &script("exec.py")).expect("a job of yesterday cannot run again");
+    assert_eq!(files_below(folder.path()).len(), 6, "the store does not have exactly three manifests and three blobs");
+}
+
+#[test]
 fn a_sweep_that_cannot_read_the_manifest_of_used_code_keeps_the_files_of_this_code() {
     let folder = tempfile::tempdir().expect("no folder");
-    let store = CodeStore::open(folder.path()).expect("no store");
+    let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("no store");
     let (used, unused) = (Code::new(&[("exec.py", b"used")]), Code::new(&[("exec.py", b"unused")]));
     for code in [&used, &unused] {
         send(&store, code);
@@ -160,7 +185,7 @@ fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
 fn code_that_exceeds_the_room_of_the_store_is_refused_and_fits_after_other_code_is_removed() {
     let folder = tempfile::tempdir().expect("no folder");
     let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("no store");
-    let small = Code::new(&[("exec.py", b"small")]);
+    let small = Code::new(&[("exec.py", b"small"), ("b.py", b"b")]);
     send(&store, &small);
     let large = Code::new(&[("exec.py", &[7; 2 * 4096])]);
     let refused = store.offer(large.id(), &large.manifest).expect_err("code that exceeds the room is accepted");

@@ -20,10 +20,10 @@ pub fn history_below(folder: &Path) -> history::History {
     history::History::at(folder.join("history"))
 }
 
-/// An empty store of code below this folder.
+/// An empty store of code below this folder, with room for 16 MiB.
 ///
 /// # Panics
 /// Panics if the folder cannot be created.
 pub fn code_below(folder: &Path) -> Arc<CodeStore> {
-    Arc::new(CodeStore::open(&folder.join("code")).expect("could not create the folder"))
+    Arc::new(CodeStore::with_room(&folder.join("code"), 16 << 20).expect("could not create the folder"))
 }

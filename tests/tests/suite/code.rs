@@ -143,6 +143,24 @@ fn a_script_that_does_not_parse_replaces_no_job() {
 }
 
 #[test]
+fn a_rerun_of_a_job_whose_code_is_lost_is_refused_and_deletes_nothing() {
+    let stage = Stage::new(Place::Processes, "");
+    let folder = source(&stage);
+    fs::write(folder.join("train.py"), "print('ran')\n").expect("cannot write the script");
+    stage.verb(&["src/train.py", "--code", "src", "--worker-num", "1", "--task", "lost"]).code(0);
+    assert!(stage.verb(&["rerun", "lost"]).code(0).stdout.contains("ran"));
+    let codes = stage.scene().path().join("state/code/manifests");
+    for entry in fs::read_dir(codes).expect("no folder") {
+        fs::remove_file(entry.expect("no entry").path()).expect("cannot remove the manifest");
+    }
+    for flags in [&[][..], &["--replace"]] {
+        let hint = "hint: submit the script from its folder again";
+        stage.verb(&[&["rerun", "lost"], flags].concat()).code(2).says(&[hint]);
+    }
+    assert_eq!(stage.status("lost").state, JobState::Succeeded);
+}
+
+#[test]
 fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let stage = Stage::new(Place::Processes, "");
     let folder = source(&stage);

@@ -15,6 +15,7 @@ use testkit::fake::{FakeStore, Written, code_below};
 
 use super::delivering::keep_files;
 use super::harness::{Master, in_time, reach, worker};
+use crate::code::{Code, send};
 
 /// The record of a job that the master `holder` has ended at this time.
 fn ended(name: &str, at: u64, holder: &str) -> JobRecord {
@@ -111,10 +112,13 @@ fn age(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_code_of_a_finished_job_is_removed_and_both_codes_of_an_unfinished_job_stay() {
+async fn if_code_needs_much_room_that_of_a_finished_job_is_removed_and_both_codes_of_an_unfinished_job_stay() {
     let logs = folder();
     let code = code_below(logs.path());
-    let [over, first, newest] = ["1", "2", "3"].map(|module| keep_files(&code, ["print('hello')", module]));
+    let [first, newest] = ["2", "3"].map(|module| keep_files(&code, ["print('hello')", module]));
+    let large = Code::new(&[("train.py", &vec![b' '; 9 << 20])]);
+    send(&code, &large);
+    let over = large.id();
     age(&logs.path().join("code"));
     let mut finished = ended("over", 1, "first");
     (finished.spec.code, finished.code) = (Some(over), Some(over));
