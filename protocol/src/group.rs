@@ -1,11 +1,14 @@
 //! Groups of replicas whose pods have the same options, and the pod templates that other launchers' files give to
 //! groups.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::batching::BatchBounds;
 use crate::env::EnvName;
+use crate::expansion::{TOTAL_LIMIT, expanded};
 use crate::ids::Role;
 use crate::pod::Amount;
 use crate::routes::TENSORFLOW_PORT;
@@ -69,20 +72,54 @@ fn is_tensorflow_port(port: &u16) -> bool {
     *port == TENSORFLOW_PORT
 }
 
+/// Why the variables of a template are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongVariable {
+    /// The variables are not a list of objects with names.
+    #[error("env must be a list of objects with name and value")]
+    NoList,
+    /// A value is not a string.
+    #[error("env[{0}].value must be a string")]
+    NoText(String),
+    /// A value, or all values together, are longer than Linux passes to a program.
+    #[error("env[{0}].value is too long, with the values of other variables in it")]
+    TooLong(String),
+}
+
 impl Template {
-    /// The variables that the script's container sets to a text, without invalid and reserved names.
-    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
-            of.get(name).and_then(Value::as_str)
+    /// The variables that the script's container sets, without invalid and reserved names, and without values that come
+    /// from the cluster. As in Kubernetes, `$(NAME)` becomes the value of an earlier variable.
+    pub fn variables(&self) -> Result<Vec<(&str, String)>, WrongVariable> {
+        let (mut known, mut usable, mut total) = (BTreeMap::new(), vec![], 0);
+        for variable in self.listed_variables()? {
+            let name = variable.get("name").and_then(Value::as_str).ok_or(WrongVariable::NoList)?;
+            let value = match (variable.get("value"), variable.get("valueFrom")) {
+                (_, Some(from)) if !from.is_null() => continue,
+                (None | Some(Value::Null), _) => "",
+                (Some(Value::String(value)), _) => value,
+                (Some(_), _) => return Err(WrongVariable::NoText(name.to_owned())),
+            };
+            let value_of = |name: &[u8]| known.get(name).map(Vec::as_slice);
+            let value = expanded(value.as_bytes(), value_of).filter(|value| total + value.len() <= TOTAL_LIMIT);
+            let value = value.ok_or_else(|| WrongVariable::TooLong(name.to_owned()))?;
+            total += value.len();
+            if name.parse::<EnvName>().is_ok_and(|name| !name.is_reserved()) {
+                usable.push((name, String::from_utf8_lossy(&value).into_owned()));
+            }
+            known.insert(name.as_bytes(), value);
         }
+        Ok(usable)
+    }
+
+    /// The field `env` of the script's container.
+    fn listed_variables(&self) -> Result<&[Value], WrongVariable> {
         let containers = self.pod.pointer("/spec/containers").and_then(Value::as_array);
-        let run = containers.into_iter().flatten().find(|one| text(one, "name") == Some(&self.container));
-        let variables = run.and_then(|run| run.get("env")).and_then(Value::as_array);
-        variables.into_iter().flatten().filter_map(|variable| {
-            let name = text(variable, "name")?;
-            let is_usable = name.parse::<EnvName>().is_ok_and(|name| !name.is_reserved());
-            is_usable.then_some((name, text(variable, "value")?))
-        })
+        let is_run = |one: &&Value| one.get("name").and_then(Value::as_str) == Some(&self.container);
+        match containers.into_iter().flatten().find(is_run).and_then(|run| run.get("env")) {
+            None | Some(Value::Null) => Ok(&[]),
+            Some(Value::Array(list)) => Ok(list),
+            Some(_) => Err(WrongVariable::NoList),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod duration;
 pub mod elastic;
 pub mod env;
 pub mod error;
+pub mod expansion;
 pub mod failure;
 pub mod group;
 pub mod history;

@@ -99,6 +99,7 @@ impl JobSpec {
             if template.container.is_empty() || !template.pod.is_object() {
                 return Err(SpecError::NoTemplate(number));
             }
+            template.variables().map_err(|why| SpecError::GroupVariable { group: number, why })?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::batching::BadBatching;
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
-use crate::group::GROUPS_MAX;
+use crate::group::{GROUPS_MAX, WrongVariable};
 use crate::ids::{JobName, LABEL_MAX, PodName, Role};
 use crate::progress::{VALUE_NAME_BYTES, VALUES_MAX};
 use crate::routes::AGENT_PORT;
@@ -103,6 +103,14 @@ pub enum SpecError {
     /// A group's template has no container or no pod.
     #[error("the template of group {0} needs the name of a container, and a pod as an object with metadata and spec")]
     NoTemplate(usize),
+    /// A variable of a group's template has no value that can be used.
+    #[error("the template of group {group}: {why}")]
+    GroupVariable {
+        /// The group's number, from 1.
+        group: usize,
+        /// What is wrong.
+        why: WrongVariable,
+    },
     /// The batches are impossible.
     #[error(transparent)]
     Batching(#[from] BadBatching),
@@ -200,6 +208,7 @@ impl SpecError {
             | Self::EmptyGroup(_)
             | Self::GroupPort { .. }
             | Self::NoTemplate(_)
+            | Self::GroupVariable { .. }
             | Self::ComputedKey(_)
             | Self::GroupsTooLarge { .. } => ErrorCode::BadGroups,
             Self::Batching(_) => ErrorCode::BadBatching,

@@ -52,6 +52,7 @@ fn spec_hint(error: &SpecError) -> Cow<'static, str> {
         SpecError::GroupPort { .. } => "give another port",
         SpecError::ComputedKey(_) => "leave out this key",
         SpecError::NoTemplate(_) => "give a pod with metadata and spec",
+        SpecError::GroupVariable { .. } => "put the value in quotation marks, or make it shorter",
         SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
         SpecError::Batching(_) => {
             "change --global-batch, --min-batch, --max-batch, --batch-multiple or the batches of --worker"

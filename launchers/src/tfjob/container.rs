@@ -103,19 +103,44 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     }
 }
 
-/// The variables of a container, each with its path and its name. The name is `None` if it is invalid.
-pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Option<EnvName>, &'a Value)> {
-    let list = container["env"].as_array().into_iter().flatten();
-    list.map(|variable| {
-        let name = variable["name"].as_str().unwrap_or_default();
-        (format!("{path}.env[{name}]"), name.parse().ok(), variable)
-    })
-    .collect()
+/// The variables of a container, each with its path and its name. The name is `None` if it is invalid. Refuses values
+/// that are no strings, as Kubernetes does.
+pub(super) fn variables<'a>(
+    container: &'a Value,
+    path: &str,
+    findings: &mut Findings,
+) -> Vec<(String, Option<EnvName>, &'a Value)> {
+    let list = match &container["env"] {
+        Value::Null => &[][..],
+        Value::Array(list) => list,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            findings.refuse(&format!("{path}.env"), "it must be a list of objects with name and value");
+            &[]
+        }
+    };
+    list.iter()
+        .map(|variable| {
+            let name = variable["name"].as_str().unwrap_or_default();
+            let path = format!("{path}.env[{name}]");
+            check_text(&variable["name"], &format!("{path}.name"), findings);
+            check_text(&variable["value"], &format!("{path}.value"), findings);
+            (path, name.parse().ok(), variable)
+        })
+        .collect()
+}
+
+/// Refuses a value that is not a string.
+fn check_text(value: &Value, path: &str, findings: &mut Findings) {
+    match value {
+        Value::Null | Value::String(_) => {}
+        Value::Bool(_) | Value::Number(_) => findings.refuse(path, format!("it must be a string: write \"{value}\"")),
+        Value::Array(_) | Value::Object(_) => findings.refuse(path, "it must be a string"),
+    }
 }
 
 /// Refuses variables with Muster's prefix. Warns of variables that have no effect, or an unexpected effect.
 pub(super) fn check_variables(container: &Value, path: &str, findings: &mut Findings) {
-    for (path, name, _) in variables(container, path) {
+    for (path, name, _) in variables(container, path, findings) {
         let Some(name) = name else { continue };
         if is_free(&name, &path, findings) && name.runs_other_code() {
             findings.warn(&path, "it makes every program of the container load or run other code");

@@ -32,7 +32,7 @@ pub(super) fn simplify(
     }
     let mut container = containers.swap_remove(position);
     let path = format!("{path}.spec.containers[{position}]");
-    let env: Vec<Value> = variables(&container, &path)
+    let env: Vec<Value> = variables(&container, &path, findings)
         .into_iter()
         .filter(|variable| has_value(variable, options, findings))
         .map(|(_, _, variable)| variable.clone())
@@ -47,8 +47,8 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
-/// Whether the script gets this variable with the value in the file. Refuses, or warns of, a variable that cannot be
-/// used.
+/// Whether the agent gets this variable with the value in the file. A value of `--env` replaces it later, but other
+/// variables may contain the value in the file. Refuses, or warns of, a variable that cannot be used.
 fn has_value(
     (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
     options: &TfJobOptions,
@@ -58,14 +58,17 @@ fn has_value(
         findings.refuse(path, "a variable's name has letters, digits and '_', and no digit at the beginning");
         return false;
     };
-    if options.env.contains_key(name) {
-        return false;
-    }
+    let is_replaced = options.env.contains_key(name);
     if !variable["valueFrom"].is_null() {
-        findings.refuse(path, format!("its value comes from the cluster: set the value with --env {name}=VALUE"));
+        if !is_replaced {
+            findings.refuse(path, format!("its value comes from the cluster: set the value with --env {name}=VALUE"));
+        }
         return false;
     }
     if !is_free(name, path, findings) {
+        return false;
+    }
+    if name.runs_other_code() && is_replaced {
         return false;
     }
     if name.runs_other_code() && !options.allow_env.contains(name) {

@@ -129,7 +129,12 @@ fn of_template(
             (user, command.map(|command| (command, named(template))))
         }
         Place::Pods { .. } => {
+            let refused = findings.refused.len();
             container::check_variables(container, &at, findings);
+            if findings.refused.len() > refused {
+                // `check` would refuse the whole template again, without the place.
+                template["spec"]["containers"][position]["env"] = Value::Null;
+            }
             let template = named(template);
             check(&template, &path, *allow_root, findings);
             (user, command.map(|command| (command, template)))

@@ -91,3 +91,61 @@ fn a_chief_can_train_without_workers() {
     let alone = JobRequest { worker_num: Some(0), chief_num: Some(1), ..request(vec![]) };
     assert_eq!(JobSpec::try_from(alone).expect("an invalid job").worker_num, 0);
 }
+
+/// The variables of a template whose container has this `env`.
+fn variables(env: &serde_json::Value) -> Result<Vec<(String, String)>, String> {
+    let pod = json!({ "spec": { "containers": [{ "name": "tensorflow", "env": env }] } });
+    let template = templated(2222, pod).template.expect("no template");
+    let variables = template.variables().map_err(|error| error.to_string())?;
+    Ok(variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+#[test]
+fn the_values_of_a_template_contain_earlier_values_as_in_kubernetes() {
+    let base = json!({ "name": "BASE", "value": "/data" });
+    for (value, expected) in [
+        ("$(BASE)/x", "/data/x"),
+        ("$(BASE)$(BASE)", "/data/data"),
+        ("$$(BASE)", "$(BASE)"),
+        ("$$$(BASE)", "$/data"),
+        ("$(LATER) $(UNKNOWN) $()", "$(LATER) $(UNKNOWN) $()"),
+        ("$(SELF)", "$(SELF)"),
+        ("$(RANK) $(odd.name) $(FROM)", "7 odd $(FROM)"),
+        ("$BASE ${BASE} $(BASE", "$BASE ${BASE} $(BASE"),
+        ("$(ABSENT)$(NONE)", ""),
+        ("", ""),
+    ] {
+        let env = json!([
+            base, { "name": "ABSENT" }, { "name": "NONE", "value": null }, { "name": "RANK", "value": "7" },
+            { "name": "odd.name", "value": "odd" }, { "name": "FROM", "valueFrom": { "fieldRef": {} } },
+            { "name": "SELF", "value": value }, { "name": "LATER", "value": "later" }, { "name": "BASE", "value": "new" },
+        ]);
+        let pairs =
+            [("BASE", "/data"), ("ABSENT", ""), ("NONE", ""), ("SELF", expected), ("LATER", "later"), ("BASE", "new")];
+        assert_eq!(
+            variables(&env),
+            Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn variables_of_a_template_that_are_no_strings_or_grow_without_bound_are_refused() {
+    let mut doubled = vec![json!({ "name": "A0", "value": "x".repeat(1000) })];
+    doubled.extend((1..40).map(|at| json!({ "name": format!("A{at}"), "value": format!("$(A{0})$(A{0})", at - 1) })));
+    let many = (0..60).map(|at| json!({ "name": format!("B{at}"), "value": "$(A6)$(A6)" }));
+    let many: Vec<_> = doubled[..7].iter().cloned().chain(many).collect();
+    for (env, why) in [
+        (json!({ "A": "b" }), "env must be a list of objects with name and value"),
+        (json!(["A"]), "env must be a list of objects with name and value"),
+        (json!([{ "name": "A", "value": 64 }]), "env[A].value must be a string"),
+        (json!(doubled), "env[A8].value is too long, with the values of other variables in it"),
+        (json!(many), "env[B48].value is too long, with the values of other variables in it"),
+    ] {
+        assert_eq!(variables(&env), Err(why.to_owned()));
+        let pod = json!({ "spec": { "containers": [{ "name": "tensorflow", "env": env }] } });
+        let sentence = format!("the template of group 1: {why}");
+        assert_eq!(refused(request(vec![templated(2222, pod)])), (ErrorCode::BadGroups, sentence));
+    }
+}

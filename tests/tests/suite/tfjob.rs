@@ -66,11 +66,16 @@ fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_re
     let elsewhere = tfjob("mnist", &[("Worker", 1)], "command: [python, /var/other.py]");
     // Nothing listens at this address, so no registry has the image.
     let nobody = tfjob("mnist", &[("Worker", 1)], "args: []").replace("mnist:1", "localhost:1/mnist:1");
+    let one = tfjob("mnist", &[("Worker", 1)], COMMAND);
+    let number = one.replace("\"64\"", "64");
+    let map = one.replace("[{ name: BATCH, value: \"64\" }]", "{ BATCH: b }");
     let two = [tfjob("a", &[("Worker", 1)], COMMAND), tfjob("b", &[("Worker", 1)], COMMAND)].join("---\n");
     for (document, sentence) in [
         (tfjob("mnist", &[("Worker", 1)], "command: [/opt/train]"), "\"/opt/train\" is a program of the image"),
         (elsewhere, "put the script beside the TFJob's file, or name the script's folder with --code DIR"),
         (of_cluster, "its value comes from the cluster: set the value with --env KEY=VALUE"),
+        (number, "template.spec.containers[0].env[BATCH].value: it must be a string: write \"64\""),
+        (map, "template.spec.containers[0].env: it must be a list"),
         (nobody, "add the field command to containers[tensorflow] of Worker"),
         (two, "2 TFJobs are given, but a local master runs only one"),
         ("kind: TFJob\nkind: TFJob\n".to_owned(), "project/job.yaml is not valid YAML: duplicate mapping key: kind"),
@@ -189,4 +194,17 @@ fn all_documents_are_checked_before_the_first_is_sent_and_a_good_document_become
         .says(&["tfjob good has already ended", "client delete good"]);
     fs::write(scene.path().join("project/job.yaml"), good.replace("64", "65")).expect("cannot write the file");
     client(&["apply", "-f", "project"]).code(2).says(&["tfjob good is on record with another spec"]);
+}
+
+#[test]
+fn a_value_of_the_template_contains_the_values_of_earlier_variables_as_in_a_cluster() {
+    let env = "env: [{ name: BASE, value: /data }, { name: DIR, value: $(BASE)/x }, { name: ESC, value: $$(BASE) },
+              { name: EARLY, value: $(LATE) }, { name: LATE, value: late }, { name: OWN, value: theirs }, { name: NONE }]";
+    let document = tfjob("mnist", &[("Worker", 1)], "command: [python, /of/mnist.py], args: [\"--dir=$(DIR)\"]");
+    let scene = scene(&document.replace("env: [{ name: BATCH, value: \"64\" }]", env));
+    let script = "import os, sys\nprint('is', *[os.environ[name] for name in ('DIR', 'ESC', 'EARLY', 'OWN', 'BASE')], sys.argv[1:], repr(os.environ['NONE']))\n";
+    fs::write(scene.path().join("project/mnist.py"), script).expect("cannot write the script");
+    let own = ["apply", "-f", "project/job.yaml", "--env", "OWN=$(DIR)", "--env", "BASE=/own"];
+    let run = scene.run(&own).code(0);
+    assert_eq!(run.lines("is "), ["/data/x $(BASE) $(LATE) $(DIR) /own ['--dir=/data/x'] ''"]);
 }
