@@ -42,7 +42,7 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     command_line::remember_choice(given, &config.master);
     let entrypoints = entrypoints(&mut documents, config, notes).await;
     let code = args.code.as_deref().map(tfjob::code_folder).transpose()?;
-    let files = Files { entrypoints, code, syntax: args.syntax };
+    let files = Files { entrypoints, code, syntax: args.syntax, notes: notes.clone() };
     let options = options(&args)?;
     let mut out = Output { format: Format::Text, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
@@ -118,6 +118,7 @@ struct Files {
     code: Option<PathBuf>,
     /// Whether the scripts in this folder must parse.
     syntax: SyntaxArgs,
+    notes: Notes,
 }
 
 impl Files {
@@ -141,13 +142,14 @@ impl Files {
         let folder = self.code.as_deref().unwrap_or(Path::new(&document.folder)).to_owned();
         if backend == BackendKind::Process {
             let folders: Vec<PathBuf> = [document.folder.clone()].into_iter().chain(self.code.clone()).collect();
-            document.without_images(&self.entrypoints, &folders)?;
+            document.without_images(&self.entrypoints, &folders)?.iter().for_each(|told| self.notes.say(told));
         }
         let name: Result<JobName, _> = document.name().parse();
         let name = name.map_err(|error| Error::input(format!("{origin}: metadata.name: {error}")))?;
         let code = match &self.code {
             Some(folder) if backend == BackendKind::Kubernetes => {
-                let script = document.with_code(&self.entrypoints, folder)?;
+                let (script, told) = document.with_code(&self.entrypoints, folder)?;
+                told.iter().for_each(|told| self.notes.say(told));
                 let code = Packed::read(folder, &script)?;
                 syntax::check_submit(&code, script.as_str(), self.syntax).await?;
                 Some((code, script))

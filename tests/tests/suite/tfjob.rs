@@ -196,6 +196,50 @@ fn all_documents_are_checked_before_the_first_is_sent_and_a_good_document_become
     client(&["apply", "-f", "project"]).code(2).says(&["tfjob good is on record with another spec"]);
 }
 
+/// Prints the path of the script. A parameter server does not end, and a worker ends after all have printed.
+const PRINTS_ITS_PATH: &str = "import json, os, time
+role = json.loads(os.environ.get('TF_CONFIG', '{}')).get('task', {}).get('type', 'worker')
+print('ran', role, os.path.relpath(__file__))
+open('ran-' + role, 'w').close()
+while role == 'ps' or os.environ.get('PS_HOSTS') and not os.path.exists('ran-ps'): time.sleep(0.01)
+";
+
+#[test]
+fn of_the_files_in_the_codes_folder_that_fit_a_path_in_the_image_the_one_with_the_most_folders_runs() {
+    let with_servers = [("PS", 1), ("Worker", 1)];
+    let one = tfjob("mnist", &[("Worker", 1)], "command: [python, /opt/app/src/train.py]");
+    let two = tfjob("mnist", &with_servers, "command: [python, /app/ROLE/main.py]");
+    let two = two.replacen("ROLE", "ps", 1).replacen("ROLE", "worker", 1);
+    for (files, document, expected) in [
+        (&["src/train.py"][..], &one, &["worker src/train.py"][..]),
+        (&["train.py", "src/train.py"], &one, &["worker src/train.py"]),
+        (&["ps/main.py", "worker/main.py", "main.py"], &two, &["ps ps/main.py", "worker worker/main.py"]),
+    ] {
+        let scene = scene(document);
+        for file in files {
+            let path = scene.path().join("code").join(file);
+            fs::create_dir_all(path.parent().expect("no folder")).expect("cannot create a folder");
+            fs::write(path, PRINTS_ITS_PATH).expect("cannot write a script");
+        }
+        let run = scene.run(&["apply", "-f", "project/job.yaml", "--code", "code"]).code(0);
+        let mut ran = run.lines("ran ");
+        ran.sort();
+        assert_eq!(ran, expected, "{files:?}\n{}", run.stderr);
+        let file = expected[expected.len() - 1].split(' ').next_back().expect("no file");
+        run.says(&[&format!("code/{file} runs in place of /")]);
+    }
+}
+
+#[test]
+fn two_scripts_of_an_image_that_fall_on_the_same_file_are_refused() {
+    let document = tfjob("mnist", &[("PS", 1), ("Worker", 1)], "command: [python, /app/ROLE/mnist.py]");
+    let scene = scene(&document.replacen("ROLE", "ps", 1).replacen("ROLE", "worker", 1));
+    scene
+        .run(&["apply", "-f", "project/job.yaml"])
+        .code(2)
+        .says(&["/app/ps/mnist.py and /app/worker/mnist.py are two scripts"]);
+}
+
 #[test]
 fn a_value_of_the_template_contains_the_values_of_earlier_variables_as_in_a_cluster() {
     let env = "env: [{ name: BASE, value: /data }, { name: DIR, value: $(BASE)/x }, { name: ESC, value: $$(BASE) },

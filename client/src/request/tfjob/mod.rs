@@ -61,27 +61,28 @@ impl Document {
     }
 
     /// Prepares the object for a master whose replicas are processes. Gives containers without a command the program of
-    /// their image. Replaces the path of a script in an image by a file with the same name in these folders.
+    /// their image. Replaces the path of a script in an image by the file in these folders that has most of the path.
+    /// Returns sentences about these files.
     pub(crate) fn without_images(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
         folders: &[PathBuf],
-    ) -> Result<(), Error> {
-        let origin = self.origin.clone();
+    ) -> Result<Vec<String>, Error> {
+        let (origin, mut replaced) = (self.origin.clone(), vec![]);
         for container in self.containers() {
             complete(container, entrypoints);
-            scripts::find(container, &origin, folders)?;
+            replaced.extend(scripts::find(container, &origin, folders)?);
         }
-        Ok(())
+        scripts::told(replaced, &origin)
     }
 
     /// Prepares the object for a master that brings the code in this folder to its pods. Returns the first script in
-    /// this folder that a container runs.
+    /// this folder that a container runs, and sentences about the scripts of the image that are replaced.
     pub(crate) fn with_code(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
         folder: &Path,
-    ) -> Result<ScriptPath, Error> {
+    ) -> Result<(ScriptPath, Vec<String>), Error> {
         let mut scripts = vec![];
         for container in self.containers() {
             complete(container, entrypoints);
@@ -91,7 +92,9 @@ impl Document {
             Error::input(format!("{}: no container runs a script that is in {}", self.origin, folder.display()))
                 .hint("give --code the folder of a script that a container runs, or leave out --code")
         };
-        scripts.into_iter().next().ok_or_else(missing)
+        let (scripts, replaced): (Vec<_>, Vec<_>) = scripts.into_iter().unzip();
+        let script = scripts.into_iter().next().ok_or_else(missing)?;
+        Ok((script, scripts::told(replaced.into_iter().flatten().collect(), &self.origin)?))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Finds the script that a container runs. Replaces the script's path in the image by the path of a file on this
 //! machine or in the job's code.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use protocol::code::ScriptPath;
@@ -14,36 +15,65 @@ const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
 /// Flags of Python whose value is the next word.
 const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 
-/// If the script is an absolute path that does not exist on this machine, looks for a file with the same name in these
-/// folders. Replaces the path by the path of the first such file.
-pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), Error> {
-    let Some(word) = script(container) else { return Ok(()) };
+/// A script of an image, and the file that runs in its place.
+pub(super) type Replaced = (String, String);
+
+/// If the script is an absolute path that does not exist on this machine, looks for it in these folders. Replaces the
+/// path by the path of the file.
+pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<Option<Replaced>, Error> {
+    let Some(word) = script(container) else { return Ok(None) };
     let script = word.as_str().unwrap_or_default().to_owned();
     let path = Path::new(&script);
     if !path.is_absolute() || path.exists() {
-        return Ok(());
+        return Ok(None);
     }
-    let file = PathBuf::from(path.file_name().unwrap_or_default());
-    if let Some(found) = folders.iter().map(|folder| folder.join(&file)).find(|found| found.is_file()) {
-        *word = found.to_string_lossy().into_owned().into();
-        return Ok(());
+    let places = endings(path).into_iter().flat_map(|end| folders.iter().map(move |folder| folder.join(&end)));
+    if let Some(found) = places.into_iter().find(|found| found.is_file()) {
+        let file = found.to_string_lossy().into_owned();
+        *word = file.clone().into();
+        return Ok(Some((script, file)));
     }
+    let file = path.file_name().unwrap_or_default().display();
     let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-    let missing = format!("there is no {} in {}", file.display(), folders.join(" or "));
+    let missing = format!("there is no {file} in {}", folders.join(" or "));
     Err(Error::input(format!("{origin}: {script} is a path in the image, and {missing}"))
         .hint("put the script beside the TFJob's file, or name the script's folder with --code DIR"))
 }
 
-/// Looks for the container's script in `folder`, the folder of the job's code. An absolute path is a path in the image,
-/// so only its file name is looked up. Replaces the script by the path in the folder, and returns this path. `None` if
-/// the folder has no such file.
-pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
+/// Looks for the container's script in `folder`, the folder of the job's code. Replaces the script by the path in the
+/// folder, and returns this path. An absolute path is a path in the image, and is also returned. `None` if the folder
+/// has no such file.
+pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<(ScriptPath, Option<Replaced>)> {
     let word = script(container)?;
-    let path = Path::new(word.as_str()?);
-    let file = if path.is_absolute() { Path::new(path.file_name()?) } else { path.strip_prefix(".").unwrap_or(path) };
-    let script: ScriptPath = file.to_str().filter(|_| folder.join(file).is_file())?.parse().ok()?;
+    let image = word.as_str()?.to_owned();
+    let path = Path::new(&image);
+    let is_of_image = path.is_absolute();
+    let files = if is_of_image { endings(path) } else { vec![path.strip_prefix(".").unwrap_or(path).to_owned()] };
+    let file = files.into_iter().find(|file| folder.join(file).is_file())?;
+    let script: ScriptPath = file.to_str()?.parse().ok()?;
     *word = script.as_str().into();
-    Some(script)
+    let replaced = is_of_image.then(|| (image, script.to_string()));
+    Some((script, replaced))
+}
+
+/// The paths that a file of an image can have in a folder with a part of the image's files, the longest first:
+/// `opt/app/train.py`, `app/train.py` and `train.py`.
+fn endings(path: &Path) -> Vec<PathBuf> {
+    let parts: Vec<_> = path.components().skip(1).collect();
+    (0..parts.len()).map(|from| parts[from..].iter().collect()).collect()
+}
+
+/// Sentences about the files that run in place of scripts of the image. Refuses a file that is in place of two scripts.
+pub(super) fn told(replaced: Vec<Replaced>, origin: &str) -> Result<Vec<String>, Error> {
+    let mut images: BTreeMap<String, String> = BTreeMap::new();
+    for (image, file) in replaced {
+        let other = images.entry(file).or_insert_with(|| image.clone());
+        if *other != image {
+            return Err(Error::input(format!("{origin}: {other} and {image} are two scripts, but one file fits both"))
+                .hint("give --code the folder that has both scripts, in folders with the names of the image"));
+        }
+    }
+    Ok(images.into_iter().map(|(file, image)| format!("{origin}: {file} runs in place of {image}")).collect())
 }
 
 /// The script in the container's command line: the first word after the program, not counting flags and their

@@ -91,7 +91,7 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
         let found = [&container["command"], &container["args"]].map(|list| {
             list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
         });
-        let found = outcome.map(|()| found.join(" ").trim().to_owned()).map_err(|error| error.to_string());
+        let found = outcome.map(|_| found.join(" ").trim().to_owned()).map_err(|error| error.to_string());
         match expected {
             Some(expected) => assert_eq!(found, Ok(expected)),
             None => {
@@ -110,7 +110,7 @@ fn scripts_in_the_folder_of_the_code_get_their_path_in_that_folder() {
     }
     let brought = |command: &[&str]| {
         let mut document = with_worker(&json!({ "command": command }));
-        let script = document.with_code(&BTreeMap::new(), folder.path()).map_err(|error| error.to_string())?;
+        let (script, _) = document.with_code(&BTreeMap::new(), folder.path()).map_err(|error| error.to_string())?;
         let command = document.containers().next().unwrap()["command"].to_string();
         Ok((script.to_string(), command))
     };
@@ -121,6 +121,44 @@ fn scripts_in_the_folder_of_the_code_get_their_path_in_that_folder() {
     let refused = format!("job.yaml: no container runs a script that is in {}", folder.path().display());
     assert_eq!(brought(&["python", "/var/other.py"]), Err(refused.clone()));
     assert_eq!(brought(&["python", "-m", "mnist"]), Err(refused));
+}
+
+#[test]
+fn pods_run_the_file_of_the_code_that_has_most_of_the_path_in_the_image() {
+    let words = |path: &str| json!({ "name": TFJOB_CONTAINER, "command": ["python"], "args": [path, "--fast"] });
+    let replica = |path: &str| json!({ "template": { "spec": { "containers": [words(path)] } } });
+    let two = "/app/ps/main.py and /app/worker/main.py are two scripts, but one file fits both";
+    for (files, paths, expected) in [
+        (&["src/train.py"][..], ["/opt/app/src/train.py"; 2], Ok(["src/train.py"; 2])),
+        (&["train.py", "src/train.py"], ["/opt/app/src/train.py", "/opt/train.py"], Ok(["src/train.py", "train.py"])),
+        (
+            &["main.py", "ps/main.py", "worker/main.py"],
+            ["/app/ps/main.py", "/app/worker/main.py"],
+            Ok(["ps/main.py", "worker/main.py"]),
+        ),
+        (&["main.py", "worker/main.py"], ["/app/ps/main.py", "/app/worker/main.py"], Ok(["main.py", "worker/main.py"])),
+        (&["main.py"], ["/app/ps/main.py", "/app/worker/main.py"], Err(two)),
+        (&["main.py"], ["/app/main.py", "main.py"], Ok(["main.py"; 2])),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
+            fs::write(folder.path().join(file), "").unwrap();
+        }
+        let object = json!({ "spec": { "tfReplicaSpecs": { "PS": replica(paths[0]), "Worker": replica(paths[1]) } } });
+        let mut document = Document { origin: "job.yaml".to_owned(), folder: PathBuf::from("/jobs"), object };
+        let outcome = document.with_code(&BTreeMap::new(), folder.path());
+        match expected {
+            Err(why) => assert_eq!(outcome.unwrap_err().to_string(), format!("job.yaml: {why}")),
+            Ok(scripts) => {
+                let (script, told) = outcome.unwrap();
+                let args: Vec<_> =
+                    document.containers().map(|one| one["args"][0].as_str().unwrap().to_owned()).collect();
+                assert_eq!((script.as_str(), &args[..]), (scripts[0], &scripts.map(str::to_owned)[..]), "{files:?}");
+                assert!(told[0].ends_with(&format!(" runs in place of {}", paths[0])), "{told:?}");
+            }
+        }
+    }
 }
 
 #[test]
