@@ -198,7 +198,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     let here = std::env::current_dir().context("find the current folder")?;
     let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
     let orphans = Orphans::adopted().context("become the parent of orphans")?;
-    let backend = ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors, orphans)
+    let backend = ProcessBackend::new(agent, here, not_inherited, state.path(), (descriptors, orphans))
         .context("read the pods' folders")?;
     // These agents do not outlive this master, so a random key is enough.
     World::with_file(store, Arc::new(backend), AgentKey::random(), state).await

@@ -48,7 +48,7 @@ async fn the_process_back_end_conforms() {
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("cannot write the file");
     let limits = Descriptors::raise().expect("the limit of open files cannot be raised");
     let orphans = Orphans::ignored();
-    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits, orphans);
+    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), (limits, orphans));
     let pods = pods.expect("the back end cannot be created");
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid", &AgentKey::random()).await;

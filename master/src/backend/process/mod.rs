@@ -77,8 +77,7 @@ impl ProcessBackend {
         default_work_dir: PathBuf,
         not_inherited: Vec<OsString>,
         state_dir: &Path,
-        descriptors: Descriptors,
-        orphans: Orphans,
+        (descriptors, orphans): (Descriptors, Orphans),
     ) -> io::Result<Self> {
         let run_dirs = RunDirs::new(state_dir);
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
