@@ -165,7 +165,9 @@ impl Jobs {
         let Some(before) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };
         let (tenure, pause, broken) = match ended {
-            Ok((_, Stop::End | Stop::Gone)) => return,
+            Ok((_, Stop::End)) => return,
+            // The store has no record, although it has reported no deletion.
+            Ok((_, Stop::Gone)) => return self.forget(&job.name),
             Ok((_, Stop::Yield)) => (Tenure::Others, Duration::ZERO, before.broken),
             Ok((_, Stop::Broken)) | Err(_) => {
                 let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
@@ -220,16 +222,7 @@ impl Jobs {
                     handle.damaged.notify_one();
                 }
             }
-            StoreEvent::Deleted(name) => {
-                let removed = self.handles.lock().remove(&name);
-                if let Some(handle) = removed {
-                    self.list.advance();
-                    handle.record.send_replace(None);
-                    // If another master deleted the record, that master removed only its own copy of the output.
-                    self.removals.spawn(remove_output(name.clone(), handle.kept.logs));
-                    debug!(job = %name, "record deleted");
-                }
-            }
+            StoreEvent::Deleted(name) => self.forget(&name),
             StoreEvent::AllReadable(all_readable) => self.all_readable.store(all_readable, Ordering::Relaxed),
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
@@ -245,6 +238,17 @@ impl Jobs {
                 }
             }
         }
+        self.arrivals.send_replace(());
+    }
+
+    /// Removes a job whose record no longer exists, and its output.
+    fn forget(&self, name: &JobName) {
+        let Some(handle) = self.handles.lock().remove(name) else { return };
+        self.list.advance();
+        handle.record.send_replace(None);
+        // If another master deleted the record, that master removed only its own copy of the output.
+        self.removals.spawn(remove_output(name.clone(), handle.kept.logs));
+        debug!(job = %name, "record deleted");
         self.arrivals.send_replace(());
     }
 

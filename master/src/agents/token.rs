@@ -77,7 +77,7 @@ impl AgentKey {
             // Because of the rename, the file never contains only a part of a key.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
-            let written = opened.and_then(|mut file| file.write_all(key.as_bytes()));
+            let written = opened.and_then(|mut file| file.write_all(key.as_bytes()).and_then(|()| file.sync_all()));
             written
                 .and_then(|()| std::fs::rename(&unfinished, file))
                 .with_context(|| format!("write the agents' key {}", file.display()))?;

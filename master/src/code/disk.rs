@@ -87,11 +87,11 @@ impl Disk {
         unless_absent(fs::remove_file(self.manifest_path(id)))
     }
 
-    /// Sets the time of this code's last use to now. Returns the code's manifest, like [`Self::manifest`].
-    pub(super) fn touch(&self, id: CodeId) -> Option<Manifest> {
-        let file = File::options().append(true).open(self.manifest_path(id));
-        file.and_then(|file| file.set_modified(SystemTime::now())).ok()?;
-        self.manifest(id)
+    /// Sets the time of this code's last use to now. Returns the code's manifest; `None` if it is missing or damaged.
+    pub(super) fn touch(&self, id: CodeId) -> io::Result<Option<Manifest>> {
+        let Some(file) = if_there(File::options().append(true).open(self.manifest_path(id)))? else { return Ok(None) };
+        file.set_modified(SystemTime::now())?;
+        self.read_manifest(id)
     }
 
     /// When this code was last used.

@@ -118,7 +118,7 @@ impl CodeStore {
         }
         let mut space = self.space.lock();
         let missing = self.disk.missing(manifest);
-        if self.disk.touch(id).is_none() {
+        if self.disk.touch(id)?.is_none() {
             let text = serde_json::to_vec(manifest).map_err(io::Error::other)?;
             let needed = disk::charged(text.len() as u64);
             self.check_room(&space, needed + total(&missing))?;
@@ -135,7 +135,7 @@ impl CodeStore {
     /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`],
     /// [`CodeError::Disk`].
     pub fn receive(&self, id: CodeId, next: impl FnMut() -> Option<Piece>) -> Result<Vec<Sha256>, CodeError> {
-        let manifest = self.touch(id).ok_or(CodeError::NoManifest(id))?;
+        let manifest = self.touch(id)?.ok_or(CodeError::NoManifest(id))?;
         let reserved = self.reserve(&manifest)?;
         let received = self.disk.upload(&manifest, next);
         let mut space = self.space.lock();
@@ -167,9 +167,9 @@ impl CodeStore {
     /// Checks that a job can use the code now. The code then stays for at least [`UNUSED_TIME`].
     ///
     /// # Errors
-    /// [`CodeError::Missing`], [`CodeError::NoScript`].
+    /// [`CodeError::Missing`], [`CodeError::NoScript`], [`CodeError::Disk`].
     pub fn require(&self, id: CodeId, script: &ScriptPath) -> Result<(), CodeError> {
-        let manifest = self.touch(id).filter(|manifest| self.has_blobs_of(manifest)).ok_or(CodeError::Missing(id))?;
+        let manifest = self.touch(id)?.filter(|manifest| self.has_blobs_of(manifest)).ok_or(CodeError::Missing(id))?;
         if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
     }
 
@@ -179,7 +179,7 @@ impl CodeStore {
     }
 
     /// Reads a manifest and sets the time of its last use, so that no sweep removes it within [`UNUSED_TIME`].
-    fn touch(&self, id: CodeId) -> Option<Manifest> {
+    fn touch(&self, id: CodeId) -> io::Result<Option<Manifest>> {
         // The lock waits for a sweep in progress, which may remove this manifest.
         let _space = self.space.lock();
         self.disk.touch(id)

@@ -13,6 +13,8 @@ use crate::store::{JobRecord, JobStore, StoreError, Stored, amend};
 /// First pause between two attempts, before jitter is added. The pauses double up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// From this pause on, the job's view shows why the record could not be written. Shorter failures are of no interest.
+const SHOWN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The outcome of a write.
 pub(super) enum Written<T> {
@@ -36,7 +38,7 @@ where
         .without_max_times()
         .with_jitter();
     let may_succeed = |error: &StoreError| !matches!(error, StoreError::NotFound(_) | StoreError::OtherFormat { .. });
-    let tell = |error: &StoreError, _| match error {
+    let tell = |error: &StoreError, pause: Duration| match error {
         StoreError::Refused(reason) | StoreError::OverQuota(reason) => {
             let sentence = format!("the job waits, because the store refuses its record: {reason}");
             error!(job = %view.borrow().name, reason, "the store refused a record");
@@ -48,7 +50,11 @@ where
         | StoreError::Unreadable { .. }
         | StoreError::OtherFormat { .. }
         | StoreError::Unavailable(_) => {
-            warn!(job = %view.borrow().name, error = error_chain(error), "could not write a record yet; retrying");
+            let reason = error_chain(error);
+            warn!(job = %view.borrow().name, error = reason, "could not write a record yet; retrying");
+            if pause >= SHOWN_PAUSE {
+                show(view, &format!("the job waits, because its record could not be written: {reason}"));
+            }
         }
     };
     match write.retry(pauses).when(may_succeed).notify(tell).await {

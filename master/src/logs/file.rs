@@ -14,6 +14,7 @@ use super::elsewhere::Elsewhere;
 use super::folder::Names;
 use super::times::{Mark, Times};
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Wanted};
+use crate::host::files::if_there;
 
 /// One replica's file. It is created when the first output arrives.
 #[derive(Debug)]
@@ -100,13 +101,13 @@ impl LogFile {
             return Err(removed());
         }
         let path = self.names.with_extension("base");
-        let known = fs::read_to_string(&path).unwrap_or_default();
-        let newest = known.split_once(' ').filter(|(known, _)| *known == boot_id);
+        let known = if_there(fs::read_to_string(&path))?;
+        let newest = known.as_deref().and_then(|known| known.split_once(' ')).filter(|(known, _)| *known == boot_id);
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        // If no offset was stored before, this is the first agent that this master has seen.
-        let base = if known.is_empty() { self.elsewhere.base(told, start) } else { self.end()? };
+        // Without a file, this is the first agent that this master has seen. A disk may have lost the content of the file.
+        let base = if known.is_none() { self.elsewhere.base(told, start) } else { self.end()? };
         self.create_folder()?;
         // Write a new file first: if the disk is full, the old file must remain.
         let new = path.with_extension("base.new");

@@ -67,7 +67,7 @@ impl SqliteStore {
 impl Inner {
     fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
         let query = "SELECT name, version, record FROM jobs WHERE name = ?1";
-        let row = self.connection.query_row(query, [name.as_str()], columns).optional().map_err(unavailable)?;
+        let row = self.connection.query_one(query, [name.as_str()], columns).optional().map_err(unavailable)?;
         row.map(|row| parse(name, &row)).transpose()
     }
 
@@ -109,7 +109,8 @@ impl JobStore for SqliteStore {
             let name = record.spec.name.clone();
             let text = serde_json::to_string(&record).map_err(unavailable)?;
             let insert = "INSERT INTO jobs (name, version, record) VALUES (?1, random() >> 2, ?2) RETURNING version";
-            match inner.connection.query_row(insert, params![name.as_str(), text], |row| row.get(0)) {
+            // A statement commits after its row. `query_one` runs it to its end, and so returns the error of a commit.
+            match inner.connection.query_one(insert, params![name.as_str(), text], |row| row.get(0)) {
                 Ok(version) => Ok(inner.write(record, version)),
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
                     Err(StoreError::Exists(name))
@@ -147,7 +148,7 @@ impl JobStore for SqliteStore {
                           RETURNING version";
             let query = params![name.as_str(), version.parse::<i64>().unwrap_or(-1), text];
             let now: Option<i64> =
-                inner.connection.query_row(update, query, |row| row.get(0)).optional().map_err(unavailable)?;
+                inner.connection.query_one(update, query, |row| row.get(0)).optional().map_err(unavailable)?;
             match now {
                 Some(version) => Ok(inner.write(record, version)),
                 None if inner.get(&name)?.is_some() => Err(StoreError::Conflict(name)),

@@ -145,7 +145,7 @@ async fn leaves_a_record_alone(format: u32) {
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
     assert_eq!(master.post("/v1/jobs", &taken).await.status, 409, "the name of the record is reused");
-    let after = file.query_row("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
+    let after = file.query_one("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
     assert_eq!(after.expect("no record"), text, "the record has changed");
 }
 
@@ -169,9 +169,24 @@ async fn a_master_stops_driving_a_job_whose_record_gets_another_format() {
         }
     };
     in_time("the view says why the job waits", waits).await;
-    let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
+    let after = file.query_one("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
     assert_eq!(after.expect("no record"), text, "the record has changed");
     assert_eq!(master.backend.table(&spec.name).borrow().len(), agents.len(), "pods were deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_record_has_vanished_without_a_deletion_is_no_longer_shown() {
+    let dir = tempfile::tempdir().expect("no folder");
+    let (store, file) = open(dir.path());
+    let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
+    let spec = conformance::record("vanished").spec;
+    master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    assert_eq!(file.execute("DELETE FROM jobs", []).expect("cannot delete the record"), 1);
+    // The driver notices it when it writes the result.
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    master.forgotten(&spec.name).await;
+    assert!(master.backend.table(&spec.name).borrow().is_empty(), "the job has left pods");
 }
 
 #[test]
