@@ -74,7 +74,7 @@ pub(crate) fn summary(path: &Path) -> Result<JobSummary, Unread> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     let (header, line) = header(&mut BufReader::new(file))?;
-    if length < line + header.bytes { Err(Unread::Incomplete) } else { Ok(header.job) }
+    if length < line.saturating_add(header.bytes) { Err(Unread::Incomplete) } else { Ok(header.job) }
 }
 
 /// The job.

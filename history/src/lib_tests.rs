@@ -118,3 +118,17 @@ fn files_that_cannot_be_read_are_skipped_with_a_reason() {
     assert!(error.ends_with("-digits.later.json of the history was written by a later version of Muster"), "{error}");
     assert_eq!(history.read("good").unwrap(), Some(job("good", 1000, 100)));
 }
+
+#[test]
+fn a_file_whose_header_names_a_huge_length_is_skipped() {
+    let (_folder, history) = history();
+    history.keep(&job("a-1", 10, 3)).unwrap();
+    let file = files(&history).remove(0);
+    let text = fs::read_to_string(&file).unwrap();
+    let (head, rest) = text.split_once("\"bytes\":").unwrap();
+    let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    fs::write(&file, format!("{head}\"bytes\":{}{rest}", u64::MAX)).unwrap();
+    let list = history.list().unwrap();
+    assert_eq!((list.jobs.len(), list.skipped[0].reason.as_str()), (0, "is not complete"));
+    assert!(history.read("a-1").is_err());
+}

@@ -23,10 +23,19 @@ impl JobSpec {
     /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
     pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
         let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
+        self.check_workers(workers)?;
+        Ok(workers)
+    }
+
+    /// Checks whether an elastic job may have these numbers of workers.
+    ///
+    /// # Errors
+    /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
+    pub fn check_workers(&self, workers: Workers) -> Result<(), SpecError> {
+        self.workers().ok_or(SpecError::NotElastic)?;
         let scaled = self.scaled(workers);
         scaled.check_counts()?;
-        scaled.check_batching()?;
-        Ok(workers)
+        scaled.check_batching()
     }
 
     /// This spec with other numbers of workers.

@@ -8,6 +8,10 @@ use super::{FORMAT, JobRecord};
 
 /// Maximum characters of a reason. serde quotes values, which may be very long.
 const REASON_CHARS_MAX: usize = 200;
+/// Maximum of a counter in a record. The master adds to counters, and adds counters up.
+const COUNT_MAX: u64 = 1 << 30;
+/// Maximum of a number that is not limited to 32 bits: a revision, or milliseconds.
+const LONG_MAX: u64 = 1 << 53;
 /// Maximum characters of a uid.
 const UID_MAX: usize = 64;
 
@@ -37,7 +41,13 @@ impl JobRecord {
 
     fn read_known(name: &JobName, text: &[u8]) -> Result<Self, String> {
         let record: Self = serde_json::from_slice(text).map_err(|error| shortened(&error.to_string()))?;
-        let JobRecord { uid, spec, epoch, .. } = &record;
+        record.check(name)?;
+        Ok(record)
+    }
+
+    /// Checks the fields whose types allow more than a master can use.
+    fn check(&self, name: &JobName) -> Result<(), String> {
+        let Self { uid, spec, epoch, desired, .. } = self;
         if spec.name != *name {
             return Err(format!("it is the record of a job named \"{}\"", spec.name));
         }
@@ -48,7 +58,26 @@ impl JobRecord {
         if *epoch >= u32::MAX - 1 {
             return Err("its epoch cannot be raised any more".to_owned());
         }
-        Ok(record)
+        if let Some(workers) = desired {
+            spec.check_workers(*workers).map_err(|error| format!("its field desired is invalid: {error}"))?;
+        }
+        self.check_counters()
+    }
+
+    fn check_counters(&self) -> Result<(), String> {
+        let Self { restarts, suspension, .. } = self;
+        let counts = [
+            ("pushes", u64::from(self.pushes), COUNT_MAX),
+            ("restarts.counted", restarts.counted.into(), COUNT_MAX),
+            ("restarts.uncounted", restarts.uncounted.into(), COUNT_MAX),
+            ("suspension.starts", suspension.starts.into(), COUNT_MAX),
+            ("suspension.earlier_millis", suspension.earlier_millis, LONG_MAX),
+            ("revision", self.revision, LONG_MAX),
+        ];
+        match counts.into_iter().find(|(_, count, most)| count > most) {
+            Some((field, count, most)) => Err(format!("its field {field} is {count}, above {most}")),
+            None => Ok(()),
+        }
     }
 }
 

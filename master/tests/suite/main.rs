@@ -5,6 +5,7 @@ mod captured_log;
 mod chaos;
 mod code;
 mod conformance;
+mod damaged_fields;
 mod damaged_records;
 mod faulty_store;
 mod joined;
