@@ -40,6 +40,7 @@ use self::context::Common;
 pub use self::context::{Channels, Context, Kept, StacksRequest, Staged, Staging};
 use self::job_code::JobCode;
 use self::machine::{Current, Machine};
+use self::past::Past;
 use self::pods::Pods;
 use self::record::Ledger;
 use self::reports::Report;
@@ -92,8 +93,7 @@ struct Driver {
     balance: Balance,
     room: Room,
     shown: Shown,
-    /// Whether the history has the job, as far as this driver knows.
-    is_in_history: bool,
+    past: Past,
     inbox: Inbox,
 }
 
@@ -142,7 +142,7 @@ impl Driver {
             shown: Shown::new(view.clone(), &stored.record),
             ledger: Ledger::new(context, view, stored, phase.generation()),
             machine: Machine::new(phase, policy),
-            is_in_history: false,
+            past: Past::default(),
             inbox: Inbox { record, damaged, surplus, stagings, stacks, reports, tasks: JoinSet::new() },
         }
     }
@@ -183,6 +183,7 @@ impl Driver {
             },
             () = damaged.notified() => return Box::pin(self.ledger.mend()).await,
             () = self.room.changed(), if self.room.is_needed() => {}
+            () = self.past.kept(), if self.past.is_underway() => {}
             () = surplus.notified() => self.machine.forget_at(Some(Instant::now())),
             Some(staging) = stagings.recv() => {
                 self.code.stage(staging, self.pods.answering(), tasks);

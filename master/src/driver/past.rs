@@ -1,39 +1,116 @@
 //! Keeps a job that has ended in the history, which outlives the job's record. If that fails, only the history lacks the
-//! job.
+//! job. A task does this, because the driver must handle events while the task reads long output.
+
+use std::io;
+use std::sync::Arc;
 
 use protocol::history::{LAST_OUTPUT_BYTES, PastJob};
-use protocol::view::JobResult;
+use protocol::ids::UnixMillis;
+use protocol::progress::JobSeries;
+use protocol::view::{JobResult, JobView};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Driver;
+use super::context::{Context, Kept};
+use super::pods::LAST_OUTPUT_TIMEOUT;
+use crate::error_chain::error_chain;
+
+/// Whether the history has the job, as far as this driver knows.
+#[derive(Default)]
+pub(super) enum Past {
+    /// The job has not ended, or the driver has not looked yet.
+    #[default]
+    Unknown,
+    /// The task that keeps the job.
+    Keeping(AbortOnDropHandle<()>),
+    /// The task has ended.
+    Kept,
+}
+
+impl Past {
+    pub(super) fn is_underway(&self) -> bool {
+        matches!(self, Self::Keeping(_))
+    }
+
+    /// Waits until the task has ended.
+    pub(super) async fn kept(&mut self) {
+        if let Self::Keeping(task) = self
+            && let Err(failure) = task.await
+        {
+            warn!(%failure, "the task that keeps a job in the history panicked");
+        }
+        *self = Self::Kept;
+    }
+}
 
 impl Driver {
-    /// Writes the job's file. A master that has taken the job over writes the file if an earlier master did not.
-    pub(super) async fn keep_in_history(&mut self) {
-        if std::mem::replace(&mut self.is_in_history, true) {
+    /// Begins to write the job's file. A master that has taken the job over writes the file if an earlier master did
+    /// not.
+    pub(super) fn keep_in_history(&mut self) {
+        if !matches!(self.past, Past::Unknown) {
             return;
         }
-        let Some(view) = self.shown.view().as_ended() else { return };
-        let (history, now) = (self.ledger.history(), self.ledger.now());
-        let (asked, known) = (history.clone(), view.clone());
-        // If the history cannot be read, the attempt to write says why.
-        if spawn_blocking(move || asked.lacks(&known)).await.is_ok_and(|lacks| lacks.is_ok_and(|lacks| !lacks)) {
+        let Some(view) = self.shown.view().as_ended() else {
+            self.past = Past::Kept;
             return;
-        }
-        let (timeline, series) = (self.timeline.shown(&view, now), self.pods.last_series(&view, now).await);
-        self.ledger.count_time(&timeline.spent);
-        let last_output = match &view.result {
-            Some(JobResult::Failed { failure }) => match failure.replica() {
-                Some(replica) => self.pods.last_output(replica, LAST_OUTPUT_BYTES).await,
-                None => String::new(),
-            },
-            Some(JobResult::Succeeded | JobResult::Cancelled) | None => String::new(),
         };
-        let kept = spawn_blocking(move || history.keep(&PastJob { view, timeline, series, last_output })).await;
-        match kept.map_err(std::io::Error::from).flatten() {
-            Ok(()) => self.pods.move_series_to_history(),
-            Err(error) => warn!(job = %self.ledger.name(), %error, "could not keep the job in the history"),
+        let (kept, context, now) = (self.pods.kept(), self.ledger.context(), self.ledger.now());
+        let keep = EndedJob { view, kept, context, now }.keep();
+        self.past = Past::Keeping(AbortOnDropHandle::new(tokio::spawn(keep)));
+    }
+}
+
+/// A job that has ended, and what the master keeps of it.
+struct EndedJob {
+    view: JobView,
+    kept: Kept,
+    context: Arc<Context>,
+    now: UnixMillis,
+}
+
+impl EndedJob {
+    /// Writes the job's file, unless the history has the job.
+    async fn keep(self) {
+        let (history, known) = (self.context.history.clone(), self.view.clone());
+        // If the history cannot be read, the attempt to write says why.
+        if spawn_blocking(move || history.lacks(&known)).await.is_ok_and(|lacks| lacks.is_ok_and(|lacks| !lacks)) {
+            return;
+        }
+        let (timeline, series) = (self.kept.timeline.shown(&self.view, self.now), self.last_series().await);
+        self.context.tally.spend(&timeline.spent);
+        let last_output = self.last_output().await;
+        let Self { view, kept, context, now: _ } = self;
+        let (history, name) = (context.history.clone(), view.name.clone());
+        let written = spawn_blocking(move || history.keep(&PastJob { view, timeline, series, last_output })).await;
+        match written.map_err(io::Error::from).flatten() {
+            Ok(()) => kept.series.move_to_history(),
+            Err(error) => warn!(job = %name, %error, "could not keep the job in the history"),
+        }
+    }
+
+    /// The series. If the job has metrics, first waits until the last output is copied.
+    async fn last_series(&self) -> JobSeries {
+        let Self { view, kept: Kept { logs, series, .. }, now, .. } = self;
+        let log = view.first_training().and_then(|id| logs.of(id)).filter(|_| !view.spec.metrics.is_empty());
+        if let Some(log) = log {
+            // The history lacks the numbers in any output that arrives after this timeout.
+            let _ = timeout(LAST_OUTPUT_TIMEOUT, log.completed()).await;
+        }
+        if let Err(error) = series.read_metrics(view, logs, *now).await {
+            warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
+        }
+        series.shown(None, None)
+    }
+
+    /// The end of the output of the replica that failed first.
+    async fn last_output(&self) -> String {
+        let Some(JobResult::Failed { failure }) = &self.view.result else { return String::new() };
+        match failure.replica().and_then(|replica| self.kept.logs.of(replica)) {
+            Some(log) => log.end(LAST_OUTPUT_BYTES).await,
+            None => String::new(),
         }
     }
 }

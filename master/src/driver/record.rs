@@ -7,14 +7,12 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use history::History;
 use job::diagnosis::{Evidence, diagnose, longest_silent};
 use job::gang::Gang;
 use job::phase::{Halt, JobEvent, JobPhase};
 use job::policy::{FORGIVE_AFTER, Policy};
 use protocol::failure::{FailedStart, Failure, Restarts};
 use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
-use protocol::spent::Spent;
 use tracing::{debug, info};
 
 use super::view_sender::ViewSender;
@@ -58,19 +56,13 @@ impl Ledger {
         self.stored.name()
     }
 
-    /// The files of jobs that have ended.
-    pub(super) fn history(&self) -> History {
-        self.context.history.clone()
+    pub(super) fn context(&self) -> Arc<Context> {
+        Arc::clone(&self.context)
     }
 
     /// Counts a start whose scripts were all started.
     pub(super) fn count_start(&self, times: StartTimes) {
         self.context.tally.start(times);
-    }
-
-    /// Counts how the time of the ended job was spent.
-    pub(super) fn count_time(&self, spent: &Spent) {
-        self.context.tally.spend(spent);
     }
 
     /// The present time, by the store's clock.

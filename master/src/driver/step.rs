@@ -53,7 +53,7 @@ impl Driver {
             self.publish(*self.machine.phase() != before);
         }
         if self.machine.phase().result().is_some() {
-            self.keep_in_history().await;
+            self.keep_in_history();
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Ok(()) }
     }
@@ -209,6 +209,10 @@ impl Driver {
         self.take_pods();
         if self.pods.has_any() {
             self.pods.delete(PodSelection::All, &self.machine).await;
+            return Ok(());
+        }
+        // The output and the record are read until the history has the job. Then the driver comes here again.
+        if self.past.is_underway() {
             return Ok(());
         }
         // The watch might not have reported a pod that was created a moment ago.

@@ -11,7 +11,11 @@ use protocol::progress::Values;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
+use super::file::LogFile;
 use super::{Chunk, ReplicaLog};
+
+/// Maximum bytes of output in one reading: the newest. A search of all kept output with many patterns takes minutes.
+const READ_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// How far the output of each replica has been read.
 #[derive(Debug, Default)]
@@ -27,9 +31,16 @@ impl Read {
         patterns: &BTreeMap<String, Pattern>,
         mut found: impl FnMut(Vec<(Option<UnixMillis>, Values)>),
     ) -> io::Result<()> {
-        let mut offsets = self.0.lock().await;
-        let offset = offsets.entry(replica).or_default();
+        let first = log.on_file(LogFile::end).await?.saturating_sub(READ_BYTES_MAX);
         loop {
+            // Locked anew for each chunk, so that no request waits for a whole reading of another request.
+            let mut offsets = self.0.lock().await;
+            let offset = offsets.entry(replica).or_default();
+            if *offset < first {
+                let skipped = log.read(first).await?;
+                *offset = skipped.offset + rest_of_line(&skipped.bytes) as u64;
+                continue;
+            }
             let known = log.progress();
             let chunk = log.read_with_times(*offset).await?;
             let end = chunk.offset + chunk.bytes.len() as u64;
@@ -52,6 +63,11 @@ impl Read {
 fn complete(bytes: &[u8], may_grow: bool) -> Option<usize> {
     let lines = bytes.iter().rposition(|byte| is_end(*byte)).map(|last| last + 1);
     lines.or((!may_grow && !bytes.is_empty()).then_some(bytes.len()))
+}
+
+/// The number of bytes up to the end of the first line.
+fn rest_of_line(bytes: &[u8]) -> usize {
+    bytes.iter().position(|byte| is_end(*byte)).map_or(bytes.len(), |end| end + 1)
 }
 
 fn is_end(byte: u8) -> bool {
@@ -90,6 +106,12 @@ mod tests {
             .collect();
         assert_eq!(found, [(Some(1), 0.5), (Some(2), 0.25)]);
         assert_eq!(&chunk.bytes[length..], b"3/3 loss: 0.125", "an unfinished line is read later");
+    }
+
+    #[test]
+    fn reading_begins_after_the_rest_of_a_line_whose_beginning_is_skipped() {
+        assert_eq!(rest_of_line(b"0.5\nloss: 2\n"), 4);
+        assert_eq!(rest_of_line(b"0.5"), 3);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use protocol::agent::RunStatus;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint, Values};
 use protocol::view::JobView;
+use tokio::time::timeout;
 
 use super::JobLogs;
 use super::metrics::Read;
@@ -22,6 +23,8 @@ const POINTS_MAX: usize = 1792;
 const REPLICA_POINTS_MAX: usize = 256;
 /// Points that each replica may always have, even if all replicas together then have more than [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;
+/// Maximum time of one reading of numbers in the output.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum starts whose time is kept.
 const STARTS_MAX: usize = 64;
 
@@ -95,7 +98,8 @@ impl SeriesOfJob {
                 kept.push(replica, Added { at: added, point });
             }
         };
-        self.read.numbers((replica, &log), metrics, found).await
+        // What is not read in time is read by the next request.
+        timeout(READ_TIMEOUT, self.read.numbers((replica, &log), metrics, found)).await.unwrap_or(Ok(()))
     }
 
     /// Forgets what a replica uses, because its pod is lost.

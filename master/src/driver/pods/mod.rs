@@ -28,8 +28,6 @@ use protocol::code::CodeId;
 use protocol::failure::{Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
-use protocol::progress::JobSeries;
-use protocol::view::JobView;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -54,7 +52,7 @@ use crate::logs::series::SeriesOfJob;
 use crate::store::JobRecord;
 
 /// Maximum time to copy the last output of a replica before its last lines or numbers are read.
-const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval for renewing the network policy of a job's pods, in case somebody has deleted it.
 const PREPARE_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -302,29 +300,10 @@ impl Pods {
         log.last_lines(LAST_LINES_MAX, replica.output_from).await
     }
 
-    /// The end of this replica's kept output, as text.
-    pub(super) async fn last_output(&self, id: ReplicaId, bytes: usize) -> String {
-        let Some(log) = self.logs.of(id) else { return String::new() };
-        log.end(bytes).await
-    }
-
-    /// Forgets the series, because the history has it.
-    pub(super) fn move_series_to_history(&self) {
-        self.series.move_to_history();
-    }
-
-    /// The series of a job that has ended. If the job has metrics, first waits until the last output is copied.
-    pub(super) async fn last_series(&self, view: &JobView, now: UnixMillis) -> JobSeries {
-        if let (false, Some(log)) =
-            (view.spec.metrics.is_empty(), view.first_training().and_then(|id| self.logs.of(id)))
-        {
-            // The history lacks the numbers in any output that arrives after this timeout.
-            let _ = timeout(LAST_OUTPUT_TIMEOUT, log.completed()).await;
-        }
-        if let Err(error) = self.series.read_metrics(view, &self.logs, now).await {
-            warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
-        }
-        self.series.shown(None, None)
+    /// What the master keeps of the job.
+    pub(super) fn kept(&self) -> Kept {
+        let Self { logs, series, timeline, .. } = self;
+        Kept { logs: Arc::clone(logs), series: Arc::clone(series), timeline: Arc::clone(timeline) }
     }
 
     /// The time since the last copied output of each running replica.

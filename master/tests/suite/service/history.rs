@@ -97,6 +97,23 @@ async fn the_history_has_every_number_of_the_output_with_the_start_that_printed_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_with_long_output_is_deleted_although_its_numbers_are_still_being_read() {
+    let master = Master::serving(None).await;
+    let pattern = |index: u32| (format!("loss{index}"), "loss: ([0-9.]+)".parse().expect("not a pattern"));
+    let spec = JobSpec { metrics: (0..8).map(pattern).collect(), ..spec("long", 1) };
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let agent = master.backend.agent(&spec.name, worker(0)).await;
+    agent.print(&"epoch 1, loss: 0.5\n".repeat(1 << 20));
+    agent.exit(ExitOutcome::Code(0));
+    until(&job, |view| view.result.is_some()).await;
+    assert_eq!(master.get("/v1/jobs/long/series").await.status, 200);
+    assert_eq!(master.delete("/v1/jobs/long").await.status, 202);
+    master.forgotten(&spec.name).await;
+    assert_eq!(master.only_past_job().await.view.state, JobState::Succeeded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_running_job_that_is_deleted_is_in_the_history_as_cancelled() {
     let master = Master::serving(None).await;
     let spec = spec("deleted", 1);
