@@ -27,12 +27,11 @@ impl JobSpec {
         Ok(workers)
     }
 
-    /// Checks whether an elastic job may have these numbers of workers.
+    /// Checks whether the job may have these numbers of workers.
     ///
     /// # Errors
-    /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
+    /// An error about the numbers of replicas.
     pub fn check_workers(&self, workers: Workers) -> Result<(), SpecError> {
-        self.workers().ok_or(SpecError::NotElastic)?;
         let scaled = self.scaled(workers);
         scaled.check_counts()?;
         scaled.check_batching()

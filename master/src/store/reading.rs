@@ -2,6 +2,7 @@
 //! jobs, whatever its content is.
 
 use protocol::ids::JobName;
+use protocol::job::SpecError;
 use serde::Deserialize;
 
 use super::{FORMAT, JobRecord};
@@ -59,7 +60,10 @@ impl JobRecord {
             return Err("its epoch cannot be raised any more".to_owned());
         }
         if let Some(workers) = desired {
-            spec.check_workers(*workers).map_err(|error| format!("its field desired is invalid: {error}"))?;
+            let is_elastic = spec.workers().ok_or(SpecError::NotElastic);
+            is_elastic
+                .and_then(|_| spec.check_workers(*workers))
+                .map_err(|error| format!("its field desired is invalid: {error}"))?;
         }
         self.check_counters()
     }

@@ -1,24 +1,24 @@
 //! Tests of records in which somebody has changed the value of one or two fields: the record is unreadable, or the
 //! change is harmless.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use job::policy::Policy;
 use master::driver::initial_view;
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, Halted, JobRecord, JobStore, wall_clock};
+use master::store::{Ended, Halted, JobRecord, wall_clock};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, TooLargeBatch};
-use protocol::ids::{JobName, UnixMillis};
+use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::patch::JobPatch;
 use protocol::run_policy::{OnFailure, RunPolicy};
 use protocol::view::{JobResult, JobTimes};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use testkit::conformance::store as conformance;
 use testkit::fake::{Arrival, FakeBackend};
 
@@ -117,14 +117,14 @@ fn use_it(name: &JobName, text: &[u8]) {
     assert!(serde_json::to_vec(&view).expect("not JSON").len() < 4 << 20);
     let active = record.active_time(wall_clock());
     Policy::of(&record.spec, active, 0);
-    record.scaled_spec().workers_for_batch(|replica| record.restarts.batch_limit(replica));
+    let _ = record.scaled_spec().workers_for_batch(|replica| record.restarts.batch_limit(replica));
     record.starts();
     let halt = record.waits_after().map(|halted| halted.left(Duration::from_secs(600), wall_clock()));
     assert!(halt.is_none_or(|left| left <= Duration::from_secs(600)));
     for is_suspended in [true, false, true] {
         let mut changed = record.clone();
         changed.suspension.set(is_suspended, wall_clock());
-        changed.suspension.set(!is_suspended, UnixMillis(u64::MAX));
+        changed.suspension.set(!is_suspended, wall_clock());
         (changed.epoch, changed.pushes) = (changed.epoch + 1, changed.pushes + 1);
         changed.restarts.count_restart(wall_clock());
         let changed = serde_json::to_vec(&changed.changed()).expect("not JSON");
