@@ -50,9 +50,9 @@ pub(crate) struct JobCode {
 }
 
 impl JobCode {
-    /// The state of the code in this working directory, before any code was delivered.
-    pub(crate) fn new(work_dir: PathBuf) -> Self {
-        Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
+    /// The state of the code in this working directory, before any code was delivered. See [`CodeFolder::new`].
+    pub(crate) fn new(work_dir: PathBuf, arriving: Option<PathBuf>) -> Self {
+        Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir, arriving))), next: Arc::default() }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// The working directory of the command.
     pub work_dir: PathBuf,
+    /// The folder for arriving code. Agents that share a working directory need different folders.
+    pub code_dir: Option<PathBuf>,
     /// Number of newest bytes to keep of each stream.
     pub log_bytes: NonZeroU64,
     /// How long the agent waits for a request after a run has ended, before it exits. An agent that joins a job waits

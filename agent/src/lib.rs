@@ -122,6 +122,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let Config {
         listen: _,
         work_dir,
+        code_dir,
         log_bytes,
         linger,
         termination_grace: grace,
@@ -146,7 +147,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let entrypoint_words = entrypoint.len();
     let command = [entrypoint, command].concat();
     let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: None };
-    let code = JobCode::new(template.work_dir.clone());
+    let code = JobCode::new(template.work_dir.clone(), code_dir);
     let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id());
     let stacks = StacksOfRun::new(runner.stacks_file(), shared.work_dir.clone());

@@ -3,6 +3,7 @@
 
 mod held;
 mod place;
+mod placed;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -16,6 +17,7 @@ use protocol::agent::CodeStatus;
 use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Hasher, Manifest, MissingBlobs, Sha256};
 
 pub use self::held::Held;
+use self::placed::{Placed, has_all_files};
 
 /// The agent's own folder in the working directory. Manifests with paths in this folder are invalid.
 const FOLDER: &str = ".muster";
@@ -64,6 +66,11 @@ struct Code {
 #[derive(Debug)]
 pub struct CodeFolder {
     work_dir: PathBuf,
+    /// The folder for code that is not in place yet. It is on the working directory's file system, so that a rename can
+    /// move a file to its place.
+    arriving: PathBuf,
+    /// The record of the code in the working directory. Other agents may share this directory.
+    record: Placed,
     /// Code with missing blobs.
     incoming: Option<Code>,
     /// Complete code that is not in the working directory.
@@ -73,9 +80,12 @@ pub struct CodeFolder {
 }
 
 impl CodeFolder {
-    /// The state of a working directory before the first delivery.
-    pub fn new(work_dir: PathBuf) -> Self {
-        Self { work_dir, incoming: None, staged: None, placed: None }
+    /// The state of a working directory before the first delivery. Code arrives in the folder `arriving`; `None`: in
+    /// Muster's folder in the working directory.
+    pub fn new(work_dir: PathBuf, arriving: Option<PathBuf>) -> Self {
+        let own = work_dir.join(FOLDER);
+        let (arriving, record) = (arriving.unwrap_or_else(|| own.clone()), Placed::new(own));
+        Self { work_dir, arriving, record, incoming: None, staged: None, placed: None }
     }
 
     /// The ids of the code, for the agent's status.
@@ -100,6 +110,10 @@ impl CodeFolder {
             self.incoming = None;
             return Ok(MissingBlobs::default());
         }
+        if self.placed.is_none() && self.lies_here(id) {
+            (self.placed, self.incoming, self.staged) = (Some(Code { id, manifest: Arc::new(manifest) }), None, None);
+            return Ok(MissingBlobs::default());
+        }
         let blobs = manifest.blobs();
         self.incoming = Some(Code { id, manifest: Arc::new(manifest) });
         self.reuse(&blobs)?;
@@ -122,27 +136,42 @@ impl CodeFolder {
         self.complete()
     }
 
-    /// Puts this code into the working directory, if it is not yet there. No run may be active.
+    /// Puts this code into the working directory, if it is not yet there. No run may be active. Returns sentences about
+    /// files that both the script and the new code have changed.
     ///
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::InTheWay`] and [`CodeError::File`].
-    pub fn put_in_place(&mut self, id: CodeId) -> Result<(), CodeError> {
+    pub fn put_in_place(&mut self, id: CodeId) -> Result<Vec<String>, CodeError> {
         if is(&self.placed, id) {
-            return Ok(());
+            return Ok(vec![]);
         }
         let Some(code) = self.staged.as_ref().filter(|code| code.id == id) else {
             return Err(CodeError::Missing(id));
         };
-        let earlier = self.placed.as_ref().map(|code| code.manifest.as_ref());
-        let change = place::Change::new(&self.work_dir, &code.manifest, earlier);
+        let _lock = self.record.lock()?;
+        let earlier = self.earlier();
+        let change = place::Change::new(&self.work_dir, &code.manifest, earlier.as_deref())?;
         if let Some(path) = change.obstacle() {
             return Err(CodeError::InTheWay(path));
         }
         let moved = change.apply(&self.folder("staged"));
+        let moved = moved.and_then(|said| self.record.write(&code.manifest).map(|()| said));
         // If a move has failed, the working directory may contain files of old and new code. So no code counts as
-        // placed, and the next delivery sends all blobs.
+        // placed, and the next delivery sends all blobs that are not there.
         self.placed = self.staged.take().filter(|_| moved.is_ok());
         Ok(moved?)
+    }
+
+    /// The code in the working directory. An earlier agent, or another agent, may have put it there.
+    fn earlier(&self) -> Option<Arc<Manifest>> {
+        let known = || self.placed.as_ref().map(|code| Arc::clone(&code.manifest));
+        self.record.read().map(Arc::new).or_else(known)
+    }
+
+    /// Whether this code is in the working directory already. Files that a script has changed since then stay as they
+    /// are.
+    fn lies_here(&self, id: CodeId) -> bool {
+        self.record.read().is_some_and(|code| code.id() == id && has_all_files(&self.work_dir, &code))
     }
 
     /// Finds the files of this code: at their paths in the working directory, or in the folder for staged code. Reads
@@ -175,7 +204,8 @@ impl CodeFolder {
                 fs::remove_file(entry.path())?;
             }
         }
-        let placed = self.placed.iter().flat_map(|code| code.manifest.files());
+        let earlier = self.earlier();
+        let placed = earlier.iter().flat_map(|code| code.files());
         for file in placed.filter(|file| blobs.contains_key(&file.sha256)) {
             let (from, to) = (self.work_dir.join(file.path.as_str()), folder.join(file.sha256.to_string()));
             // The script may have changed this file.
@@ -189,7 +219,7 @@ impl CodeFolder {
     }
 
     /// Stages the incoming code if it is complete. The first code is put in place at once, so that a warm interpreter
-    /// can read it.
+    /// can read it. If other code is in the working directory, scripts of other agents may use it.
     fn complete(&mut self) -> Result<MissingBlobs, CodeError> {
         let Some(code) = &self.incoming else { return Ok(MissingBlobs::default()) };
         let (id, folder) = (code.id, self.folder("incoming"));
@@ -207,16 +237,14 @@ impl CodeFolder {
             let _ = fs::remove_dir_all(self.folder("staged"));
             return Err(error.into());
         }
-        if self.placed.is_none() {
+        if self.placed.is_none() && self.record.read().is_none_or(|code| code.id() == id) {
             self.put_in_place(id)?;
         }
         Ok(MissingBlobs::default())
     }
 
-    /// A folder for code that is not in place yet. It is inside the working directory, so that a rename can move a file
-    /// to its place.
     fn folder(&self, name: &str) -> PathBuf {
-        self.work_dir.join(FOLDER).join(name)
+        self.arriving.join(name)
     }
 }
 

@@ -1,33 +1,59 @@
 //! Puts complete code into the working directory. Files that no delivery brought stay there, such as a script's
-//! checkpoints.
+//! checkpoints. A file of the code that the script has changed stays too, unless the new code changes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use protocol::code::Manifest;
+use protocol::code::{CodeFile, Manifest};
 
 use super::{has_content, set_mode};
+
+/// Maximum number of files that are named. Further files are counted.
+const NAMED_MAX: usize = 20;
 
 /// The change from the earlier code to the new one.
 pub(super) struct Change<'a> {
     work_dir: &'a Path,
     new: &'a Manifest,
-    /// The files that only the earlier code has.
+    earlier: BTreeMap<&'a str, &'a CodeFile>,
+    /// The files that only the earlier code has and that nobody has changed.
     going: BTreeSet<&'a str>,
+    /// Sentences about files that both the script and the new code have changed.
+    said: Vec<String>,
+}
+
+/// What happens to a path of the new code.
+enum Fate {
+    /// The file already has the new content.
+    Ready,
+    /// The script has changed the file, and the new code has not.
+    Kept,
+    /// The new file goes here. Nobody else has changed this path.
+    Written,
+    /// The new file replaces a file of the script.
+    Replaced,
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(work_dir: &'a Path, new: &'a Manifest, earlier: Option<&'a Manifest>) -> Self {
-        let paths = |manifest: &'a Manifest| manifest.files().iter().map(|file| file.path.as_str());
-        let mut going: BTreeSet<&str> = earlier.into_iter().flat_map(paths).collect();
-        for path in paths(new) {
-            going.remove(path);
+    /// Reads the files that only the earlier code has.
+    pub(super) fn new(work_dir: &'a Path, new: &'a Manifest, earlier: Option<&'a Manifest>) -> io::Result<Self> {
+        let by_path = |manifest: &'a Manifest| manifest.files().iter().map(|file| (file.path.as_str(), file));
+        let earlier: BTreeMap<&str, &CodeFile> = earlier.into_iter().flat_map(by_path).collect();
+        let (paths, mut going, mut said) = (by_path(new).collect::<BTreeMap<_, _>>(), BTreeSet::new(), vec![]);
+        for (path, file) in earlier.iter().filter(|(path, _)| !paths.contains_key(*path)) {
+            let target = work_dir.join(path);
+            let is_own = fs::symlink_metadata(&target).is_ok_and(|found| !found.is_dir());
+            if is_own && !has_content(&target, file.sha256, file.size)? {
+                said.push(format!("kept {path}, which the new code no longer has: the script had changed it"));
+            } else {
+                going.insert(*path);
+            }
         }
-        Self { work_dir, new, going }
+        Ok(Self { work_dir, new, earlier, going, said })
     }
 
     /// A path of the new code that is blocked: there is a folder in place of a file, or a file or link in place of a
@@ -63,25 +89,41 @@ impl<'a> Change<'a> {
         fs::symlink_metadata(self.work_dir.join(path)).is_ok_and(|found| found.is_dir())
     }
 
-    /// Removes the files that only the earlier code has, and moves the staged files to their places. A file stays if
-    /// its content is already right.
-    pub(super) fn apply(self, staged: &Path) -> io::Result<()> {
+    /// Removes the files that only the earlier code has, and moves the staged files to their places. Returns sentences
+    /// about files that both the script and the new code have changed.
+    pub(super) fn apply(mut self, staged: &Path) -> io::Result<Vec<String>> {
         for gone in self.going.iter().filter(|gone| folders_of(gone).all(|folder| self.is_folder(folder))) {
             remove(&self.work_dir.join(gone))?;
             self.remove_empty_folders(gone);
         }
         for (index, file) in self.new.files().iter().enumerate() {
             let target = self.work_dir.join(file.path.as_str());
-            if has_content(&target, file.sha256, file.size)? {
-                set_mode(&target, file)?;
-                continue;
+            match self.fate(file, &target)? {
+                Fate::Ready => set_mode(&target, file)?,
+                Fate::Kept => {}
+                Fate::Written => move_to(&staged.join(index.to_string()), &target)?,
+                Fate::Replaced => {
+                    self.said.push(format!("the new code replaces {}, which the script had changed", file.path));
+                    move_to(&staged.join(index.to_string()), &target)?;
+                }
             }
-            target.parent().map_or(Ok(()), fs::create_dir_all)?;
-            let file = staged.join(index.to_string());
-            make_newer(&file, &target)?;
-            fs::rename(file, target)?;
         }
-        fs::remove_dir_all(staged)
+        fs::remove_dir_all(staged)?;
+        Ok(shortened(self.said))
+    }
+
+    fn fate(&self, new: &CodeFile, target: &Path) -> io::Result<Fate> {
+        if has_content(target, new.sha256, new.size)? {
+            return Ok(Fate::Ready);
+        }
+        if self.earlier.is_empty() || fs::symlink_metadata(target).is_err() {
+            return Ok(Fate::Written);
+        }
+        match self.earlier.get(new.path.as_str()) {
+            Some(earlier) if earlier.sha256 == new.sha256 => Ok(Fate::Kept),
+            Some(earlier) if has_content(target, earlier.sha256, earlier.size)? => Ok(Fate::Written),
+            Some(_) | None => Ok(Fate::Replaced),
+        }
     }
 
     fn remove_empty_folders(&self, path: &str) {
@@ -92,6 +134,23 @@ impl<'a> Change<'a> {
             }
         }
     }
+}
+
+/// Moves a new file to its place.
+fn move_to(new: &Path, target: &Path) -> io::Result<()> {
+    target.parent().map_or(Ok(()), fs::create_dir_all)?;
+    make_newer(new, target)?;
+    fs::rename(new, target)
+}
+
+/// The first sentences, and the number of the others.
+fn shortened(mut said: Vec<String>) -> Vec<String> {
+    let further = said.len().saturating_sub(NAMED_MAX);
+    said.truncate(NAMED_MAX);
+    if further > 0 {
+        said.push(format!("the same happened to {further} more files"));
+    }
+    said
 }
 
 /// Gives a new file a later modification time than the old file, if there is an old file. Python compares these times

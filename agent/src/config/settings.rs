@@ -23,6 +23,7 @@ Usage: agent [OPTIONS] [-- COMMAND...]
   COMMAND...                         Command that each run executes; the value of the variable is split at spaces [default: python exec.py] [env: MUSTER_COMMAND]
       --listen ADDR                  Address and port for HTTP; port 0 means any free port, and [::] includes IPv4 [default: 127.0.0.1:7896; [::]:7896 with a token; the value of --address with --join] [env: MUSTER_LISTEN]
       --work-dir DIR                 Working directory of the command [default: .] [env: MUSTER_WORK_DIR]
+      --code-dir DIR                 Folder for the job's code while it arrives, on the file system of --work-dir. Agents that share a --work-dir need different ones [default: .muster in --work-dir]
       --entrypoint WORD              Word to put in front of the command, such as an image's own ENTRYPOINT; repeatable
       --log-bytes N                  Newest bytes to keep in each of three logs: stdout, stderr, and both together [default: 16777216] [env: MUSTER_LOG_BYTES]
       --linger SECONDS               How long the agent waits for a request after a run has ended, before it exits; with --join, how long it waits for an answer of the master while nothing runs [default: 600] [env: MUSTER_LINGER]
@@ -98,6 +99,7 @@ impl Settings {
         let config = Config {
             listen: None,
             work_dir: PathBuf::from("."),
+            code_dir: None,
             log_bytes: NonZeroU64::new(16 * 1024 * 1024).expect("16 MiB is not zero"),
             linger: Duration::from_secs(600),
             termination_grace: Duration::from_secs(30),
@@ -131,6 +133,7 @@ impl Settings {
         match flag {
             "listen" => config.listen = Some(value()?.parsed("an address and port, such as 0.0.0.0:7896")?),
             "work-dir" => config.work_dir = value()?.text.into(),
+            "code-dir" => config.code_dir = Some(value()?.text.into()),
             "entrypoint" => config.entrypoint.push(value()?.text),
             "log-bytes" => config.log_bytes = value()?.log_bytes()?,
             "linger" => config.linger = value()?.seconds()?,

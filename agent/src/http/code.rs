@@ -20,6 +20,7 @@ use super::answer::{self, Failure};
 use super::incoming::{BODY_TIME, read_body};
 use crate::agent::Agent;
 use crate::code::{CodeError, CodeFolder};
+use crate::log::Stream;
 use crate::run::Command;
 use crate::run::environment::EnvChanges;
 use crate::shim;
@@ -89,10 +90,18 @@ pub(super) async fn ready(agent: &Agent, code: Option<CodeId>) -> Result<Option<
     if folder.status().staged == Some(id) { Ok(Some(Ready { id, folder })) } else { Err(CodeError::Missing(id).into()) }
 }
 
-/// Puts the code of a start into the working directory.
+/// Puts the code of a start into the working directory. A note in the output names each file that both the script and
+/// the new code have changed.
 pub(super) async fn put_in_place(agent: &Agent, ready: Option<Ready>) -> Result<(), Failure> {
     let Some(Ready { id, folder }) = ready else { return Ok(()) };
-    change_locked(agent, folder, move |folder| Ok(folder.put_in_place(id)?)).await
+    let output = Arc::clone(&agent.output);
+    let put = move |folder: &mut CodeFolder| {
+        for sentence in folder.put_in_place(id)? {
+            output.append(Stream::Stderr, format!("[muster: {sentence}]\n").as_bytes());
+        }
+        Ok(())
+    };
+    change_locked(agent, folder, put).await
 }
 
 /// Changes the code, for one request at a time. Publishes the new status before the next change.

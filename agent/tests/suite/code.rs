@@ -81,6 +81,25 @@ impl Place {
         self.agent.post(&format!("/config?generation={generation}&code={}", code.id()), "{}")
     }
 
+    /// Delivers code, and configures a start with it.
+    fn push(&self, code: &Code, generation: &str) {
+        self.deliver(code);
+        assert_eq!(self.configure(code, generation).status, 200);
+    }
+
+    /// Another agent for the same working directory, with this folder for arriving code unless it is empty.
+    fn next_agent(&self, code_dir: &str) -> Agent {
+        let flags = ["--work-dir", self.folder.path().to_str().unwrap(), "--code-dir", code_dir];
+        Agent::start(if code_dir.is_empty() { &flags[..2] } else { &flags }, &["python3", "train.py"])
+    }
+
+    /// An agent whose code arrives in this place's folder and belongs into `shared`.
+    fn sharing(&self, shared: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["--work-dir", shared.to_str().unwrap(), "--code-dir", self.folder.path().to_str().unwrap()];
+        Self { folder, agent: Agent::start(&flags, &["python3", "train.py"]) }
+    }
+
     /// The files of the working directory with their contents, without the agent's own folder.
     fn files(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
@@ -224,20 +243,91 @@ fn the_agent_sends_back_no_code_that_is_not_complete() {
 }
 
 #[test]
-fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_restored() {
+fn a_file_that_the_push_changes_has_a_later_time() {
     let place = Place::new(&["python3", "train.py"]);
-    place.deliver(&Code::of(&[("train.py", "1"), ("settings", "a")]));
+    place.deliver(&Code::of(&[("train.py", "1")]));
     // Python compares whole seconds.
     let modified = || fs::metadata(place.path("train.py")).unwrap().mtime();
     for (text, generation) in [("2", "1.1"), ("3", "1.2"), ("4", "1.3")] {
         let before = modified();
-        fs::write(place.path("settings"), "changed").unwrap();
-        let new = Code::of(&[("train.py", text), ("settings", "a")]);
-        assert_eq!(place.deliver(&new), 2);
-        assert_eq!(place.configure(&new, generation).status, 200);
+        place.push(&Code::of(&[("train.py", text)]), generation);
         assert!(modified() > before, "the time of the changed file is not later");
-        assert_eq!(place.files(), files(&[("train.py", text), ("settings", "a")]));
     }
+}
+
+#[test]
+fn a_push_keeps_what_the_script_wrote_and_names_the_files_that_both_changed() {
+    let place = Place::new(&["python3", "train.py"]);
+    let quiet = "import sys";
+    let of = |train: &str, more: &[(&str, &str)]| Code::of(&[&[("train.py", train)], more].concat());
+    place.deliver(&of(quiet, &[("best.txt", "old"), ("both", "1"), ("gone", "g"), ("left", "l"), ("missing", "m")]));
+    for (name, text) in [("best.txt", "0.9"), ("both", "script"), ("gone", "script"), ("new", "script"), ("log", "x")] {
+        fs::write(place.path(name), text).unwrap();
+    }
+    fs::remove_file(place.path("missing")).unwrap();
+    let next = "import os";
+    place.push(&of(next, &[("best.txt", "old"), ("both", "2"), ("missing", "m"), ("new", "n")]), "1.1");
+    let stayed = [("best.txt", "0.9"), ("gone", "script"), ("log", "x"), ("missing", "m")];
+    assert_eq!(place.files(), files(&[&stayed[..], &[("train.py", next), ("both", "2"), ("new", "n")]].concat()));
+    assert_eq!(place.agent.get("/run?generation=1.1").status, 200);
+    assert_eq!(place.agent.wait_for_exit().outcome, ExitOutcome::Code(0));
+    let said = "[muster: kept gone, which the new code no longer has: the script had changed it]\n\
+                [muster: the new code replaces both, which the script had changed]\n\
+                [muster: the new code replaces new, which the script had changed]\n";
+    assert_eq!(String::from_utf8(place.agent.logs("stderr")).unwrap(), said);
+    // A later push keeps the file too.
+    place.push(&of(quiet, &[("best.txt", "old")]), "1.2");
+    assert_eq!(fs::read_to_string(place.path("best.txt")).unwrap(), "0.9");
+}
+
+#[test]
+fn a_later_agent_of_the_same_folder_keeps_what_the_script_wrote_and_restores_what_is_missing() {
+    let mut place = Place::new(&["python3", "train.py"]);
+    let code = Code::of(&[("train.py", "import sys"), ("best.txt", "old"), ("lost.py", "")]);
+    place.deliver(&code);
+    fs::write(place.path("best.txt"), "0.9").unwrap();
+    fs::write(place.path("weights"), "w").unwrap();
+    place.agent = place.next_agent("");
+    assert_eq!(place.deliver(&code), 0, "code that is in place was sent again");
+    fs::remove_file(place.path("lost.py")).unwrap();
+    place.agent = place.next_agent("");
+    place.deliver(&code);
+    let kept = [("best.txt", "0.9"), ("weights", "w"), ("lost.py", "")];
+    assert_eq!(place.files(), files(&[&kept[..], &[("train.py", "import sys")]].concat()));
+    // Other code waits for a start, because agents that share the folder may run the code that is there.
+    place.agent = place.next_agent("");
+    let next = Code::of(&[("train.py", "import os"), ("best.txt", "old"), ("lost.py", "")]);
+    place.deliver(&next);
+    assert_eq!(fs::read_to_string(place.path("train.py")).unwrap(), "import sys");
+    assert_eq!(place.configure(&next, "1.1").status, 200);
+    assert_eq!(place.files(), files(&[&kept[..], &[("train.py", "import os")]].concat()));
+}
+
+#[test]
+fn agents_that_share_a_folder_put_the_same_code_there_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let places: Vec<Place> = (0..4).map(|_| Place::new(&["python3", "train.py"])).collect();
+    let agents = places.iter().map(|own| own.sharing(folder.path())).collect::<Vec<_>>();
+    let many: Vec<String> = (0..200).map(|number| format!("a{number}.py")).collect();
+    let code = |text: &str| {
+        Code::of(&many.iter().map(|name| (name.as_str(), text)).chain([("train.py", "")]).collect::<Vec<_>>())
+    };
+    for (code, generation) in [(code("old"), "1.1"), (code("new"), "1.2")] {
+        std::thread::scope(|scope| {
+            let put = |agent: &Place| {
+                agent.deliver(&code);
+                assert_eq!(agent.configure(&code, generation).status, 200);
+            };
+            let threads: Vec<_> = agents.iter().map(|agent| scope.spawn(move || put(agent))).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        let text = fs::read_to_string(folder.path().join("a199.py")).unwrap();
+        fs::write(folder.path().join("a0.py"), "of the script").unwrap();
+        assert_eq!(text, if generation == "1.1" { "old" } else { "new" });
+        assert!(agents.iter().all(|agent| agent.agent.status().code.running == Some(code.id())));
+    }
+    let said: usize = agents.iter().map(|agent| agent.agent.logs("stderr").len()).sum();
+    assert_eq!(said, "[muster: the new code replaces a0.py, which the script had changed]\n".len());
 }
 
 #[test]
