@@ -210,7 +210,9 @@ impl Jobs {
                     let record = &stored.record;
                     let logs = self.archive.job(&record.uid, &record.replicas());
                     let kept = Kept { logs, series: Arc::default(), timeline: Arc::default() };
-                    let (handle, channels) = self.connect(&stored, driver::initial_view(record), kept);
+                    let folder = self.context.backend.folder(&stored.key(), &record.spec);
+                    let shown = JobView { folder, ..driver::initial_view(record) };
+                    let (handle, channels) = self.connect(&stored, shown, kept);
                     self.handles.lock().insert(stored.name().clone(), handle);
                     self.list.advance();
                     let tenure = self.tenure(record);

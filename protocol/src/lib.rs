@@ -10,6 +10,7 @@ mod as_text;
 pub mod batching;
 pub mod callers;
 pub mod code;
+pub mod deletion;
 pub mod dry_run;
 pub mod duration;
 pub mod elastic;

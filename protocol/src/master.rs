@@ -1,5 +1,7 @@
 //! What a client needs to know about a master before it submits a job.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// The answer of `GET /v1/master`: what a client needs to know before it submits a job.
@@ -13,7 +15,30 @@ pub struct MasterView {
     /// User id of the master, and therefore of its jobs' scripts. Only with the process back end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Whether the folder in the query is the same folder here, and the master's user owns it. A job can then run in it.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub same_folder: bool,
 }
+
+/// The query of `GET /v1/master`: either nothing, or a folder of the client. The numbers identify the folder under one
+/// kernel, so a folder of another machine is never the same. The master answers only whether all fields are right.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+pub struct FolderQuery {
+    /// Absolute path of the folder, without links.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub folder: Option<PathBuf>,
+    /// The device of the folder's file system.
+    pub device: Option<u64>,
+    /// The folder's inode.
+    pub inode: Option<u64>,
+    /// The content of [`BOOT_ID`], without the line feed.
+    pub boot_id: Option<String>,
+}
+
+/// The file with the id of the running kernel. Containers of one machine share the id.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The kind of back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

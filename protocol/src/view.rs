@@ -1,5 +1,6 @@
 //! What the master shows of a job: state, replicas, result and times.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -250,6 +251,10 @@ pub struct JobView {
     /// The batch sizes in use, if the job divides a batch and all workers have reported their sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batches: Option<Batches>,
+    /// The folder of the master's host in which the scripts run. Absent if pods are not processes.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
     /// When the job reached each step.
     pub times: JobTimes,
     /// Fields of the request that have another meaning in Muster, or no effect. They are listed only in the answer to a

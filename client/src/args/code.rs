@@ -17,14 +17,19 @@ const SIMILAR: f64 = 0.7;
 pub(crate) struct CodeArgs {
     /// Script to run, such as train.py, or a folder with exec.py, such as ./project or '.'. A word that is not a verb
     /// must be '.', end in .py or contain a slash. The folder with the job's code is the current folder if the script
-    /// is below it, else the folder of the script. A master that is not local gets a copy of the folder's files. The
-    /// first of the files .musterignore, .dockerignore and .gitignore that exists names the files to leave out
+    /// is below it, else the folder of the script. A master that cannot see this folder as the same user gets a copy of
+    /// its files. The first of the files .musterignore, .dockerignore and .gitignore that exists names the files to leave
+    /// out
     /// [default: exec.py of the current folder or of the image]
     #[arg(value_name = "SCRIPT")]
     pub(crate) script: Option<OsString>,
     /// Folder with the job's code [default: see SCRIPT]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
+    /// Run the job in one copy of the folder as it is now, so that you can edit the folder meanwhile. Without this flag, a
+    /// master on this machine runs the job in the folder itself
+    #[arg(long)]
+    pub(crate) snapshot: bool,
     #[command(flatten)]
     pub(crate) syntax: SyntaxArgs,
 }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use protocol::deletion::Deletion;
 use protocol::ids::JobName;
 
 use crate::ending::error::{Cause, Error, MasterError};
@@ -36,7 +37,11 @@ pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes)
         return Ok(());
     };
     // If the answer to the first request was lost, the repeated request may find that the job is gone.
-    found(accepted)?;
+    let Deletion { written_files } = found(accepted)?.unwrap_or_default();
+    if let (1.., Some(folder)) = (written_files, &view.folder) {
+        let files = if written_files == 1 { "file" } else { "files" };
+        notes.say(&format!("job {name}: also deleting {written_files} {files} of its scripts in {}", folder.display()));
+    }
     let uid = view.uid.clone();
     let grace = Duration::from_secs(u64::from(view.spec.pod.termination_grace_seconds()));
     let limit = LIMIT + grace;

@@ -64,7 +64,7 @@ async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check
 }
 
 /// The check of a master that answers.
-fn answering(url: &MasterUrl, MasterView { version, backend, uid: _ }: &MasterView) -> Check {
+fn answering(url: &MasterUrl, MasterView { version, backend, uid: _, same_folder: _ }: &MasterView) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     if version != own {
         let detail = format!("the master at {url} has version {version}, this client has {own}");

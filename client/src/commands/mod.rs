@@ -10,6 +10,7 @@ mod delete;
 mod doctor;
 mod dry_run;
 mod env;
+mod in_place;
 mod install;
 mod leaving;
 mod list;

@@ -20,6 +20,7 @@ use super::bring;
 use super::current_folder;
 use super::delete::delete_if_there;
 use super::dry_run;
+use super::in_place;
 use super::leaving::{Stage, farewell, left_by_its_reader, to_follow, unless_interrupted};
 use super::machines;
 use super::order::Order;
@@ -52,7 +53,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let mut out = Output { format: args.format.output, data, notes: notes.clone() };
     let (image, syntax, on_unreachable) = (args.image, args.code.syntax, args.job.policy.on_unreachable);
-    let (detach, replace, dry_run) = (args.detach, args.replace, args.dry_run.dry_run);
+    let (detach, replace, dry_run, snapshot) = (args.detach, args.replace, args.dry_run.dry_run, args.code.snapshot);
     let here = current_folder()?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
@@ -62,6 +63,12 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         _ => about::of_folder(&folder, &request.script.clone().unwrap_or_default()).await,
     };
     let Some(client) = running_master(config).await? else {
+        if snapshot {
+            let why = "a local master keeps no copy, because it ends with the job";
+            return Err(
+                Error::input(format!("--snapshot cannot be used with a local master: {why}")).hint(START_A_MASTER)
+            );
+        }
         check_for_processes(&image, &request, notes)?;
         let order = Order::of_job(request::in_folder(request, &folder)?, None);
         if let Some(checker) = dry_run {
@@ -75,7 +82,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         }
         return at_own_master(order, config, out).await;
     };
-    let place = Place { folder, named, syntax, image, on_unreachable, dry_run };
+    let place = Place { folder, named, snapshot, syntax, image, on_unreachable, dry_run };
     let order = placed(request, place, &client, &config.image, notes).await?;
     if let Some(checker) = dry_run {
         let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
@@ -121,6 +128,8 @@ struct Place {
     folder: PathBuf,
     /// The script that the command line names.
     named: Option<Named>,
+    /// Whether `--snapshot` is given.
+    snapshot: bool,
     syntax: SyntaxArgs,
     image: ImageArgs,
     /// The value of `--on-unreachable`, if it is given.
@@ -129,8 +138,8 @@ struct Place {
     dry_run: Option<Checker>,
 }
 
-/// Adds to the job what its replicas run. If the command line names a script or a folder, the job brings its code.
-/// Otherwise the master's back end decides: processes run the script in the folder, and pods run an image.
+/// Adds to the job what its replicas run. If the command line names a script or a folder, the job brings its code, unless
+/// the master can run it in the folder itself. Otherwise the master's back end decides: processes run the script in the folder, and pods run an image.
 async fn placed(
     request: JobRequest,
     place: Place,
@@ -146,7 +155,7 @@ async fn placed(
     if master.backend == BackendKind::Joined {
         return at_machines(request, &place, client);
     }
-    let Place { folder, named, syntax, image, on_unreachable: _, dry_run } = place;
+    let Place { folder, named, snapshot, syntax, image, on_unreachable: _, dry_run } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &request)) {
         let why = format!("the master at {} runs replicas as processes on its host", client.url());
         return Err(of_kubernetes(&flag, &format!("works only in Kubernetes: {why}")));
@@ -155,6 +164,9 @@ async fn placed(
         say_what_cpus_are_for(&request, notes);
     }
     let (spec, code) = match (named, master.backend) {
+        (Some(named), BackendKind::Process) if !snapshot && in_place::sees(client, &named.folder, notes).await? => {
+            (request::in_folder(request, &named.folder)?, None)
+        }
         (Some(named), backend) => {
             let image = if backend == BackendKind::Kubernetes { Some(unmodified(image)?) } else { None };
             let code = bring::pack(named, syntax).await?;
@@ -313,6 +325,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
     let view = match submitted {
         Submitted::New(view) => {
             notes.say(&narrate::accepted(&view));
+            narrate::place(&view).iter().for_each(|place| notes.say(&format!("job {} runs in {place}", view.name)));
             view
         }
         // The script may have changed since the earlier submit, so the earlier result may be outdated.

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use log::debug;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
+use protocol::deletion::Deletion;
 use protocol::dry_run::DryRun;
 use protocol::error::Problem;
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::master::MasterView;
+use protocol::master::{FolderQuery, MasterView};
 use protocol::origin::Warning;
 use protocol::patch::JobPatch;
 use protocol::progress::JobSeries;
@@ -104,6 +105,11 @@ impl MasterClient {
     /// The master's version and back end.
     pub(crate) async fn about(&self) -> Result<MasterView, MasterError> {
         self.json(self.request(Method::GET, self.url.join(MASTER))).await
+    }
+
+    /// What the master is, and whether it sees this folder.
+    pub(crate) async fn about_folder(&self, folder: &FolderQuery) -> Result<MasterView, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(MASTER)).query(folder)).await
     }
 
     /// The agent's program, for a client that has no agent file.
@@ -230,9 +236,11 @@ impl MasterClient {
 
     /// Asks the master to delete the job with this name, and with this uid if it is known. Returns before the job is
     /// deleted.
-    pub(crate) async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<(), MasterError> {
+    pub(crate) async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<Deletion, MasterError> {
         let request = self.request(Method::DELETE, self.job(name, "")).query(&[("uid", uid)]);
-        self.send(request).await.map(drop)
+        let answer = self.send(request).await?.bytes().await;
+        // An earlier master sends no body.
+        Ok(answer.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default())
     }
 
     /// A stream of a job's output. The headers have a deadline; the body may take as long as the job.

@@ -26,6 +26,15 @@ pub(crate) fn accepted(view: &JobView) -> String {
     format!("job {} accepted: {}", view.name, composition(&view.spec))
 }
 
+/// Where the scripts of a job run, if the master has told it.
+pub(crate) fn place(view: &JobView) -> Option<String> {
+    let folder = view.folder.as_ref()?.display();
+    Some(match view.spec.code {
+        Some(_) => format!("{folder}, a copy that is deleted with the job"),
+        None => format!("{folder}, in place"),
+    })
+}
+
 /// The sentence about a job that has not ended, and that an earlier command submitted with the same arguments.
 pub(crate) fn submitted_before(view: &JobView) -> String {
     format!("job {} was submitted before and is {}; add --replace to delete it and start again", view.name, view.state)

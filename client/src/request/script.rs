@@ -26,6 +26,7 @@ pub(crate) struct Named {
 pub(crate) fn find(args: &CodeArgs, here: &Path) -> Result<Option<Named>, Error> {
     let folder = args.code.as_deref().map(|code| named_folder(&here.join(code))).transpose()?;
     match (args.script.as_ref().map(|script| here.join(script)), folder) {
+        (None, None) if args.snapshot => only_script(real(here)?).map(Some),
         (None, None) => Ok(None),
         (None, Some(folder)) => only_script(folder).map(Some),
         (Some(path), None) if path.is_dir() => only_script(real(&path)?).map(Some),

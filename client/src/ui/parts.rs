@@ -394,7 +394,8 @@ fn facts_of_run(spec: &JobSpec, view: &JobView) -> Vec<(&'static str, String)> {
     let names: Vec<&str> = spec.env.keys().map(|name| name.as_str()).collect();
     let mut facts = vec![("script", words.collect::<Vec<_>>().join(" ")), ("asked for", narrate::composition(spec))];
     facts.extend(spec.image.as_ref().map(|image| ("image", image.to_string())));
-    facts.extend(spec.work_dir.as_ref().map(|folder| ("folder", folder.display().to_string())));
+    facts
+        .extend(view.folder.as_ref().or(spec.work_dir.as_ref()).map(|folder| ("folder", folder.display().to_string())));
     facts.extend(view.code.map(|code| ("code", code.to_string())));
     facts.extend(spec.about.commit.as_ref().map(|commit| ("commit", commit.clone())));
     facts.extend((view.pushes > 0).then(|| ("pushes", view.pushes.to_string())));

@@ -242,6 +242,20 @@ pub trait PodBackend: Send + Sync {
     /// later pod of the same replica has another incarnation.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
+    /// The folder of this host in which the job's scripts run, if pods are processes. It does not change.
+    fn folder(&self, _job: &JobKey, _spec: &JobSpec) -> Option<PathBuf> {
+        None
+    }
+
+    /// The number of files that the job's scripts have written, and that [`PodBackend::forget`] removes.
+    async fn written_files(&self, _job: &JobKey) -> u64 {
+        0
+    }
+
+    /// Removes what the back end keeps as long as the job's record, such as a copy of the job's folder. The job has no
+    /// pod any more, and its record is deleted next.
+    async fn forget(&self, _job: &JobKey) {}
+
     /// The places for machines whose agents join by themselves, if this back end has any.
     fn machines(&self) -> Option<&dyn Machines> {
         None

@@ -54,6 +54,7 @@ fn recorded(record: &JobRecord, replicas: Arc<[ReplicaView]>) -> JobView {
         warnings: vec![],
         queued_behind: None,
         batches: None,
+        folder: None,
         times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
     }
 }
@@ -188,9 +189,11 @@ fn roster(scene: Scene<'_>) -> Vec<ReplicaId> {
 }
 
 /// Replaces a view if the new view differs in more than its `seq`. Returns whether the view was replaced.
-/// After a start has ended, the view keeps the generation and the number of pushes of that start.
+/// After a start has ended, the view keeps the generation and the number of pushes of that start. The registry knows the
+/// folder, which does not change.
 fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq = view.seq;
+    shown.folder.clone_from(&view.folder);
     shown.generation = shown.generation.or(view.generation);
     shown.started_pushes = shown.started_pushes.max(view.started_pushes);
     if shown == *view {

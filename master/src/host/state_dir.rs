@@ -11,7 +11,8 @@
 //!   namespace.
 //! - `history/ENDED-NAME.UID.json`: the jobs that have ended, see the crate `history`.
 //! - `machines/JOB.UID/REPLICA.json`: the newest message of each machine that has joined.
-//! - `pods/JOB/REPLICA/`: the agent's own log, and the working directory of code. The folder shows that the pod existed.
+//! - `pods/JOB/REPLICA/`: the agent's own log, and code that arrives. The folder shows that the pod existed.
+//! - `work/JOB.UID/`: the working directory of a job that brings its code, with what its scripts have written.
 //! - `token`, `master.log`: the token of a local master, and its log.
 
 use std::fs::{DirBuilder, File, TryLockError};
@@ -23,7 +24,7 @@ use anyhow::{Context, bail};
 
 use super::files::unless_absent;
 
-const OWN_FOLDERS: [&str; 5] = ["code", "history", "logs", "machines", "pods"];
+const OWN_FOLDERS: [&str; 6] = ["code", "history", "logs", "machines", "pods", "work"];
 const OWN_FILES: [&str; 7] =
     ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
 

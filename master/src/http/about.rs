@@ -1,6 +1,8 @@
-//! What a client asks for before it submits a job: the kind of back end, and the agent's program to add to an image.
+//! What a client asks for before it submits a job: the kind of back end, whether its folder is here, and the agent's program to add to an image.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -8,13 +10,18 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use launchers::tfjob::Place;
 use protocol::error::ErrorCode;
-use protocol::master::{BackendKind, MasterView};
+use protocol::master::{BOOT_ID, BackendKind, FolderQuery, MasterView};
 use protocol::routes;
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::AppState;
 use super::error::ApiError;
-use super::openapi::Octets;
+use super::openapi::{BadQuery, Octets};
+use super::request::Asked;
+
+/// Maximum time to look at a folder, which may be on a network disk.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The properties of this master.
 #[derive(Debug)]
@@ -27,12 +34,38 @@ pub struct About {
     pub agent_binary: Option<PathBuf>,
 }
 
-/// Returns the master's version and the kind of its back end. If pods are processes, also the user of the scripts.
-#[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView)))]
-pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
+/// Returns the master's version and the kind of its back end. If pods are processes, also the user of the scripts, and
+/// whether the folder in the query is the same folder here.
+#[utoipa::path(
+    get,
+    path = routes::MASTER,
+    params(FolderQuery),
+    responses((status = 200, description = "This master", body = MasterView), BadQuery),
+)]
+pub(super) async fn master(
+    State(state): State<AppState>,
+    Asked(asked): Asked<FolderQuery>,
+) -> Result<Json<MasterView>, ApiError> {
     let backend = state.about.backend;
     let uid = (backend == BackendKind::Process).then(|| rustix::process::getuid().as_raw());
-    Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid })
+    let same_folder = match uid {
+        Some(uid) => timeout(LOOK_LIMIT, is_own(&asked, uid)).await.unwrap_or(false),
+        None => false,
+    };
+    Ok(Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid, same_folder }))
+}
+
+/// Whether the folder is here, with these numbers, and belongs to this user. Reads nothing in the folder. The owner is
+/// checked, because a script in the folder would run as this user, and what it writes would belong to this user.
+async fn is_own(asked: &FolderQuery, uid: u32) -> bool {
+    let FolderQuery { folder: Some(folder), device: Some(device), inode: Some(inode), boot_id: Some(boot_id) } = asked
+    else {
+        return false;
+    };
+    let kernel = tokio::fs::read_to_string(BOOT_ID).await.unwrap_or_default();
+    let Ok(found) = tokio::fs::symlink_metadata(folder).await else { return false };
+    let is_same = (found.dev(), found.ino(), kernel.trim()) == (*device, *inode, boot_id);
+    is_same && folder.is_absolute() && found.is_dir() && found.uid() == uid
 }
 
 /// Returns the agent's program, built for the machines of this master.

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use launchers::template;
+use protocol::deletion::Deletion;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::origin::Warning;
@@ -200,7 +201,8 @@ pub(super) async fn cancel(State(state): State<AppState>, Named(name): Named) ->
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job"), Which),
     responses(
-        (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
+        (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown",
+            body = Deletion),
         (status = 409, description = "The store's object for this name is not a record, or another version of the \
             master wrote the record"),
         (status = 422, description = "The store refuses the change, for example by an admission policy"),
@@ -213,7 +215,7 @@ pub(super) async fn delete(
     State(state): State<AppState>,
     Asked(Which { uid }): Asked<Which>,
     Named(name): Named,
-) -> Result<StatusCode, ApiError> {
-    state.jobs.delete(&name, uid.as_deref()).await?;
-    Ok(StatusCode::ACCEPTED)
+) -> Result<(StatusCode, Json<Deletion>), ApiError> {
+    let deletion = state.jobs.delete(&name, uid.as_deref()).await?;
+    Ok((StatusCode::ACCEPTED, Json(deletion)))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use job::key::JobKey;
+use protocol::deletion::Deletion;
 use protocol::dry_run::PodsOfKind;
 use protocol::elastic::Workers;
 use protocol::ids::{JobName, UnixMillis};
@@ -26,6 +27,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request while the
 /// delivery continues. The rest of [`WRITE_TIMEOUT`] is for the record.
 const STAGING_WAIT: Duration = Duration::from_secs(15);
+
+/// Maximum time to count the files that a deletion removes.
+const COUNTING_LIMIT: Duration = Duration::from_secs(5);
 
 impl Jobs {
     /// Accepts a job. When this function has returned, the job is on record and survives a crash.
@@ -97,8 +101,16 @@ impl Jobs {
     }
 
     /// Records the wish to delete a job. With a `uid`, deletes only the job with this uid: a later job may have the name.
-    pub async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<(), JobsError> {
-        in_time(name, self.put_wish_on_record(name, uid, Wish::Delete)).await
+    /// Returns what goes with the record.
+    pub async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<Deletion, JobsError> {
+        let found = self.find(name).map(|handle| JobKey { name: name.clone(), uid: handle.uid() });
+        // A wrong number is better than no deletion.
+        let written_files = match &found {
+            Some(job) => timeout(COUNTING_LIMIT, self.context.backend.written_files(job)).await.unwrap_or_default(),
+            None => 0,
+        };
+        in_time(name, self.put_wish_on_record(name, uid, Wish::Delete)).await?;
+        Ok(Deletion { written_files })
     }
 
     async fn put_wish_on_record(&self, name: &JobName, uid: Option<&str>, wish: Wish) -> Result<(), JobsError> {
@@ -198,6 +210,7 @@ impl Jobs {
         if !job.uid.is_empty() {
             remove_output(job.name.clone(), self.archive.job(&job.uid, &[])).await;
         }
+        self.context.backend.forget(job).await;
         self.context.store.discard(&job.name).await.map_err(of_store)?;
         info!(job = %job.name, "deleted an unreadable record");
         Ok(())

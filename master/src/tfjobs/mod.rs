@@ -214,7 +214,7 @@ impl Orphan {
         }
         match jobs.delete(&self.job.name, Some(&self.job.uid)).await {
             // Meanwhile the job may have been deleted, and a later job may have its name.
-            Ok(()) | Err(JobsError::Unknown(_)) => Ok(()),
+            Ok(_) | Err(JobsError::Unknown(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

@@ -14,6 +14,7 @@ mod image;
 mod job;
 mod join;
 mod lease;
+mod master;
 mod metric;
 mod pod;
 mod series;

@@ -64,6 +64,7 @@ fn pending_view() -> JobView {
         warnings: vec![],
         queued_behind: None,
         batches: None,
+        folder: None,
         times: JobTimes::default(),
     }
 }
@@ -95,6 +96,7 @@ fn failed_view() -> JobView {
             exit: Some(killed()),
         }]
         .into(),
+        folder: Some("/home/ada/digits".into()),
         times: JobTimes {
             accepted: millis(0),
             joined: millis(2),
@@ -122,6 +124,7 @@ fn failed_json() -> Value {
             "replica": "worker-0", "state": "exited", "pod": "digits-worker-0", "address": "127.0.0.1:20001",
             "reason": "killed by the kernel", "pid": 417, "started_at": 1_700_000_004_000_u64, "exit": killed_json(),
         }],
+        "folder": "/home/ada/digits",
         "times": {
             "accepted": 1_700_000_000_000_u64, "joined": 1_700_000_002_000_u64,
             "configured": 1_700_000_003_000_u64, "started": 1_700_000_004_000_u64,

@@ -1,5 +1,6 @@
 //! A back end with faults before and after each change of a pod or of a job's network policy.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -73,6 +74,19 @@ impl PodBackend for ChaosBackend {
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
         let error = |struck| BackendError::DeleteAll { job: job.name.clone(), source: Box::new(struck) };
         self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job), error).await
+    }
+
+    fn folder(&self, job: &JobKey, spec: &JobSpec) -> Option<PathBuf> {
+        self.inner.folder(job, spec)
+    }
+
+    async fn written_files(&self, job: &JobKey) -> u64 {
+        self.inner.written_files(job).await
+    }
+
+    async fn forget(&self, job: &JobKey) {
+        self.chaos.gate().await;
+        self.inner.forget(job).await;
     }
 
     /// While the master is frozen or dead, the watch reports no changes.

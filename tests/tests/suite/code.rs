@@ -19,11 +19,11 @@ if os.environ['MUSTER_RESTART_COUNT'] == '0':
     if os.environ['RANK'] != '0': signal.pause()
     open('state', 'w').close()
     sys.exit(1)
-print(lib.own.NAME, os.path.basename(os.getcwd()), sys.argv[1], os.path.exists('state'))
+print(lib.own.NAME, os.path.basename(os.getcwd()).split('.')[0], sys.argv[1], os.path.exists('state'))
 ";
 
 #[test]
-fn each_replica_has_its_own_folder_with_the_code_and_the_folder_survives_a_restart() {
+fn the_replicas_share_a_folder_with_the_code_and_the_folder_survives_a_restart() {
     let stage = Stage::new(Place::Processes, "");
     let files = [("train.py", RESUMES), ("lib/own.py", "NAME = 'own'\n")];
     let options = json!({ "args": ["--fast"], "run_policy": { "max_restarts": 1, "backoff_seconds": 0 } });
@@ -32,7 +32,7 @@ fn each_replica_has_its_own_folder_with_the_code_and_the_folder_survives_a_resta
     assert_eq!(job.state, JobState::Succeeded, "{job:#?}");
     let mut lines: Vec<String> = stage.verb(&["logs", "brings"]).code(0).stdout.lines().map(str::to_owned).collect();
     lines.sort();
-    assert_eq!(lines, ["worker-0 │ own work --fast True", "worker-1 │ own work --fast False"]);
+    assert_eq!(lines, ["worker-0 │ own brings --fast True", "worker-1 │ own brings --fast True"]);
     stage.verb(&["delete", "brings"]).code(0);
     stage.assert_nothing_runs();
 }
@@ -56,7 +56,8 @@ fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
     let folder = source(&stage);
     fs::write(folder.join("train.py"), "import own\nprint(own.NAME, __file__)\n").expect("cannot write the script");
     fs::write(folder.join("own.py"), "NAME = 'own'\n").expect("cannot write the module");
-    let submit = |name| stage.verb(&["src/train.py", "--code", "src", "--worker-num", "2", "--task", name]).code(0);
+    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--snapshot", "--task"];
+    let submit = |name| stage.verb(&[&line[..], &[name]].concat()).code(0);
     let first = submit("once").says(&["code of 2 files: sent 2 files,"]);
     assert_eq!(first.stdout.matches("own ").count(), 2, "{}", first.stdout);
     assert!(!submit("twice").stderr.contains("code of"), "the client sent code that the master has");
@@ -72,9 +73,9 @@ fn source(stage: &Stage) -> PathBuf {
     folder
 }
 
-/// Submits a job of two workers with this name, which runs `src/train.py` in the background.
+/// Submits a job of two workers with this name, which runs a copy of `src/train.py` in the background.
 fn submit(stage: &Stage, name: &str, flags: &[&str]) {
-    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", name, "-d"];
+    let line = ["src/train.py", "--code", "src", "--snapshot", "--worker-num", "2", "--task", name, "-d"];
     stage.verb(&[&line[..], flags].concat()).code(0);
 }
 

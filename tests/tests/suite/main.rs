@@ -8,6 +8,7 @@ mod batching;
 mod code;
 mod docs;
 mod examples;
+mod folders;
 mod kubernetes;
 mod kubernetes_conformance;
 mod kubernetes_examples;

@@ -3,6 +3,7 @@
 //! The agent's stdin is a pipe from this master. When the master dies, even by `kill -9`, the kernel closes the pipe.
 //! The agent then ends all processes that it started, and itself.
 
+use std::ffi::OsStr;
 use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -125,15 +126,14 @@ pub(super) struct Started {
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     // `admit` has refused images and pod options. A process uses only the variables of a template.
-    let PodSpec { job, replica, work_dir, brings_code, command, template, agent_token_sha256, .. } = pod;
-    let job = &job.name;
+    let PodSpec { job: key, replica, work_dir, brings_code, command, template, agent_token_sha256, .. } = pod;
+    let job = &key.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
-    // The agent puts the code into this folder.
-    let own_work_dir = brings_code
-        .then(|| launcher.run_dirs.create_work_dir(job, *replica))
-        .transpose()
-        .map_err(ChildError::Folder)?;
+    // All agents of the job put its code into the same folder.
+    let brought = || Ok((launcher.work_dirs.create(key)?, launcher.run_dirs.create_code_dir(job, *replica)?));
+    let brought = brings_code.then(brought).transpose().map_err(ChildError::Folder)?;
+    let (own_work_dir, code_dir) = brought.unzip();
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
     let of_script = template.as_ref().map(Template::variables).transpose().map_err(ChildError::Variables)?;
     let of_script =
@@ -145,6 +145,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     agent
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
         .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
+        .args(code_dir.iter().flat_map(|folder| [OsStr::new("--code-dir"), folder.as_os_str()]))
         .arg("--")
         .args(command)
         .envs(of_script)
@@ -237,6 +238,7 @@ mod tests {
     use crate::backend::process::orphans::Orphans;
     use crate::backend::process::ports::Ports;
     use crate::backend::process::run_dir::RunDirs;
+    use crate::backend::process::work_dirs::WorkDirs;
     use crate::host::descriptors::Descriptors;
     use job::key::JobKey;
 
@@ -251,6 +253,7 @@ mod tests {
             default_work_dir: folder.path().to_owned(),
             not_inherited: vec![],
             run_dirs: RunDirs::new(folder.path()),
+            work_dirs: WorkDirs::new(folder.path()),
             ports: Ports::new(std::process::id()),
             descriptors: Descriptors::raise().expect("cannot read the limits"),
             orphans: Orphans::ignored(),

@@ -6,6 +6,7 @@ mod orphans;
 mod ports;
 mod python;
 mod run_dir;
+mod work_dirs;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ use self::child::{Order, Started};
 pub use self::orphans::Orphans;
 use self::ports::Ports;
 use self::run_dir::RunDirs;
+use self::work_dirs::WorkDirs;
 use super::table::Table;
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::host::descriptors::Descriptors;
@@ -51,6 +53,7 @@ struct Launcher {
     default_work_dir: PathBuf,
     not_inherited: Vec<OsString>,
     run_dirs: RunDirs,
+    work_dirs: WorkDirs,
     ports: Ports,
     descriptors: Descriptors,
     orphans: Orphans,
@@ -79,7 +82,7 @@ impl ProcessBackend {
         state_dir: &Path,
         (descriptors, orphans): (Descriptors, Orphans),
     ) -> io::Result<Self> {
-        let run_dirs = RunDirs::new(state_dir);
+        let (run_dirs, work_dirs) = (RunDirs::new(state_dir), WorkDirs::new(state_dir));
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
             let reason = "its processes ended with the master that had started them".to_owned();
@@ -87,8 +90,16 @@ impl ProcessBackend {
             jobs.entry(job).or_default().table.list(replica, ended);
         }
         let ports = Ports::new(std::process::id());
-        let launcher =
-            Arc::new(Launcher { agent_binary, default_work_dir, not_inherited, run_dirs, ports, descriptors, orphans });
+        let launcher = Arc::new(Launcher {
+            agent_binary,
+            default_work_dir,
+            not_inherited,
+            run_dirs,
+            work_dirs,
+            ports,
+            descriptors,
+            orphans,
+        });
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
@@ -125,8 +136,8 @@ impl ProcessBackend {
         }
     }
 
-    /// Removes a pod that has ended. Uses a blocking thread, because the pod's folder may contain large checkpoints and
-    /// data of the script. The removal continues even if this future is dropped.
+    /// Removes a pod that has ended. Uses a blocking thread, because the pod's folder may contain large code. The
+    /// removal continues even if this future is dropped.
     async fn remove(&self, job: &JobName, replica: ReplicaId) {
         let (backend, job) = (self.clone(), job.clone());
         // Fails only while the runtime shuts down.
@@ -225,6 +236,26 @@ impl PodBackend for ProcessBackend {
 
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
         self.with_job(&job.name, |pods| pods.table.subscribe())
+    }
+
+    fn folder(&self, job: &JobKey, spec: &JobSpec) -> Option<PathBuf> {
+        Some(match spec.code {
+            Some(_) => self.launcher.work_dirs.path(job),
+            None => self.launcher.work_dir_of(spec.work_dir.as_deref()).to_owned(),
+        })
+    }
+
+    async fn written_files(&self, job: &JobKey) -> u64 {
+        let (launcher, job) = (Arc::clone(&self.launcher), job.clone());
+        spawn_blocking(move || launcher.work_dirs.written_files(&job)).await.unwrap_or_default()
+    }
+
+    async fn forget(&self, job: &JobKey) {
+        let (launcher, key) = (Arc::clone(&self.launcher), job.clone());
+        let removed = spawn_blocking(move || launcher.work_dirs.remove(&key)).await;
+        if let Err(error) = removed.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+            warn!(job = %job.name, %error, "could not remove the job's folder");
+        }
     }
 
     async fn shutdown(&self) {

@@ -1,6 +1,5 @@
 //! The folder of one pod, `pods/<job>/<replica>/` in the state directory. The folder contains the agent's own messages,
-//! and the working directory if the job brings its code. After a master has died, the folder proves that the pod
-//! existed.
+//! and code that is arriving. After a master has died, the folder proves that the pod existed.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,10 +24,9 @@ impl RunDirs {
         fs::create_dir_all(self.path(job, replica))
     }
 
-    /// Creates an empty working directory for a pod whose job brings its code. Removes the working
-    /// directory of an earlier pod.
-    pub(super) fn create_work_dir(&self, job: &JobName, replica: ReplicaId) -> io::Result<PathBuf> {
-        let folder = self.path(job, replica).join("work");
+    /// Creates an empty folder for the code that arrives at a pod. Removes the folder of an earlier pod.
+    pub(super) fn create_code_dir(&self, job: &JobName, replica: ReplicaId) -> io::Result<PathBuf> {
+        let folder = self.path(job, replica).join("code");
         unless_absent(fs::remove_dir_all(&folder))?;
         fs::create_dir(&folder)?;
         Ok(folder)

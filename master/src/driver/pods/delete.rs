@@ -132,6 +132,11 @@ impl Pods {
         }
     }
 
+    /// Removes what the back end keeps as long as the record.
+    pub(in crate::driver) async fn forget(&self) {
+        self.common.context.backend.forget(&self.common.job).await;
+    }
+
     /// Deletes every pod of the job, including pods that the watch has not reported yet.
     pub(in crate::driver) async fn delete_all(&mut self) {
         self.call_start_back().await;

@@ -30,7 +30,7 @@ impl Job {
     fn start(site: Site, workers: usize, flags: &[&str]) -> anyhow::Result<Self> {
         let mut site = site.with_code()?;
         let folder = format!("./{CODE}");
-        let master = site.muster(&[&["--worker-num", &workers.to_string(), &folder], flags].concat());
+        let master = site.muster(&[&["--worker-num", &workers.to_string(), &folder, "--snapshot"], flags].concat());
         site.gang_of(workers)?;
         Ok(Self { master, site, workers })
     }
