@@ -31,11 +31,11 @@ pub(super) struct SeriesQuery {
 
 /// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. Also shows the
 /// processor time and the memory of each run. If the job has `metrics`, also shows the numbers that the master has read
-/// from the output of the first replica that trains. One request reads at most the newest 4 MiB, for at most 5 s. The master asks each agent every 5 to 30 seconds: more seldom the
-/// more replicas there are, and more often while it adjusts batch sizes to measured times. For each replica, the master
-/// keeps at most 256 points, spread over the whole job, and also the newest point. A new master begins without points.
-/// The points of a job that has ended come from its history. After the job is deleted, only `GET /v1/history/{uid}` has
-/// them.
+/// from the output of the first replica that trains. One request reads at most the newest 4 MiB, for at most 5 s. The
+/// master asks each agent every 5 to 30 seconds: more seldom the more replicas there are, and more often while it
+/// adjusts batch sizes to measured times. For each replica, the master keeps at most 256 points, spread over the whole
+/// job, and also the newest point. A new master begins without points. The points of a job that has ended come from its
+/// history. After the job is deleted, only `GET /v1/history/{uid}` has them.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,
