@@ -139,7 +139,8 @@ struct Place {
 }
 
 /// Adds to the job what its replicas run. If the command line names a script or a folder, the job brings its code, unless
-/// the master can run it in the folder itself. Otherwise the master's back end decides: processes run the script in the folder, and pods run an image.
+/// the master can run it in the folder itself. Otherwise the master's back end decides: processes run the script in the
+/// folder, and pods run an image.
 async fn placed(
     request: JobRequest,
     place: Place,

@@ -134,9 +134,15 @@ fn a_script_that_does_not_parse_replaces_no_job() {
     submit(&stage, "kept", &[]);
     let before = stage.status("kept").uid;
     write("def broken(:\n");
-    for flags in [&["-d", "--replace"][..], &["--replace"], &["--replace", "--dry-run=server"]] {
-        let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "kept"];
-        stage.verb(&[&line[..], flags].concat()).code(2).says(&["the script does not parse: ", "--no-syntax-check"]);
+    let (sent, in_place) = (["--snapshot"].as_slice(), [].as_slice());
+    for (place, flags) in [(sent, ["-d"].as_slice()), (sent, &[]), (sent, &["--dry-run=server"]), (in_place, &["-d"])] {
+        let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "kept", "--replace"];
+        let refused = stage.verb(&[&line[..], place, flags].concat());
+        refused.code(2).says(&["the script does not parse: "]).says(if place == sent {
+            &["--no-syntax-check"]
+        } else {
+            &[]
+        });
         let view = stage.status("kept");
         assert_eq!((&view.uid, &view.result), (&before, &None), "{flags:?}");
     }
@@ -148,7 +154,7 @@ fn a_rerun_of_a_job_whose_code_is_lost_is_refused_and_deletes_nothing() {
     let stage = Stage::new(Place::Processes, "");
     let folder = source(&stage);
     fs::write(folder.join("train.py"), "print('ran')\n").expect("cannot write the script");
-    stage.verb(&["src/train.py", "--code", "src", "--worker-num", "1", "--task", "lost"]).code(0);
+    stage.verb(&["src/train.py", "--code", "src", "--snapshot", "--worker-num", "1", "--task", "lost"]).code(0);
     assert!(stage.verb(&["rerun", "lost"]).code(0).stdout.contains("ran"));
     let codes = stage.scene().path().join("state/code/manifests");
     for entry in fs::read_dir(codes).expect("no folder") {
