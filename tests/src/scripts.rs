@@ -91,3 +91,8 @@ pub fn tell(job: &JobView, worker: usize, word: &str) -> String {
     BufReader::new(stream).read_line(&mut answer).expect("cannot read the answer of exec.py");
     answer
 }
+
+/// Two ranks that sum over a socket. Rank 1 needs three times as long for a sample. The script prints the size of each
+/// step, and ends 25 steps after a change of the sizes, when the master knows the change. Muster measures with a clock
+/// that the script moves, so a busy machine changes no size.
+pub const UNEQUAL: &str = include_str!("unequal.py");

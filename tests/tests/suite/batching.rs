@@ -6,6 +6,7 @@ use e2e::Scene;
 use e2e::balanced::{self, Journal, Line, slow_down};
 use e2e::machines::Machines;
 use e2e::mixed_machines::{Costs, Outcome, Rule, run};
+use e2e::scripts::UNEQUAL;
 use protocol::ids::Generation;
 use testkit::chaos::STRIKE_VARIABLE;
 
@@ -60,44 +61,6 @@ fn where_small_batches_take_the_same_time_or_communication_overlaps_no_run_is_lo
         }
     }
 }
-
-/// Two ranks that sum over a socket. Rank 1 needs three times as long for a sample. The script prints the size of each
-/// step, and ends 25 steps after a change of the sizes, when the master knows the change. Muster measures with a clock
-/// that the script moves, so a busy machine changes no size.
-const UNEQUAL: &str = "import os, socket, struct, time, muster
-job = muster.Job()
-address = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
-if job.rank == 0:
-    peer = socket.create_server(address).accept()[0]
-else:
-    while True:
-        try:
-            peer = socket.create_connection(address)
-            break
-        except OSError: time.sleep(0.01)
-
-def summed(numbers):
-    peer.sendall(struct.pack('2d', *numbers))
-    return [mine + theirs for mine, theirs in zip(numbers, struct.unpack('2d', peer.recv(16, socket.MSG_WAITALL)))]
-
-def cost(rank):
-    return 2_000_000 * job.sizes[rank] * (1, 3)[rank]
-
-now = 0
-time.perf_counter_ns = lambda: now
-job.started()
-step, last = 0, None
-while step != last:
-    step += 1
-    print('step', step, 'size', job.batch, flush=True)
-    began = now
-    with job.measure():
-        time.sleep(cost(job.rank) / 1e9)
-        now += cost(job.rank)
-    now = began + max(cost(0), cost(1))
-    job.step(step, summed(job.signal()))
-    last = last or (step + 25 if job._split else None)
-job.done()";
 
 #[test]
 fn sizes_follow_measured_times_at_the_same_step_of_all_ranks_and_with_the_same_sum() {

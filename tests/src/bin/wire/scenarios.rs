@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use e2e::cluster::Namespace;
+use e2e::scripts::UNEQUAL;
 use e2e::{Master, Scene, within};
 use protocol::view::JobState;
 use serde_json::{Value, json};
@@ -117,7 +118,7 @@ fn changes_its_size(to: &Path) -> anyhow::Result<()> {
 
 /// A job whose batch sizes change.
 fn balances(to: &Path) -> anyhow::Result<()> {
-    let setting = Setting::begin("batches", to, include_str!("unequal.py"), &PROCESS)?;
+    let setting = Setting::begin("batches", to, UNEQUAL, &PROCESS)?;
     setting.client(&["--task", "batches", "--worker-num", "2", "--global-batch", "128", "-d"]).code(0);
     setting.client(&["wait", "batches"]).code(0);
     setting.records("ended")?;
