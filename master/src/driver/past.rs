@@ -1,5 +1,6 @@
-//! Keeps a job that has ended in the history, which outlives the job's record. If that fails, only the history lacks the
-//! job. A task does this, because the driver must handle events while the task reads long output.
+//! Keeps a job that has ended in the history, which outlives the job's record. A task does this, because the driver must
+//! handle events while the task reads long output. If the file cannot be written, the driver tries again before it deletes
+//! the record. If that fails too, only the history lacks the job.
 
 use std::io;
 use std::sync::Arc;
@@ -24,9 +25,11 @@ pub(super) enum Past {
     /// The job has not ended, or the driver has not looked yet.
     #[default]
     Unknown,
-    /// The task that keeps the job.
-    Keeping(AbortOnDropHandle<()>),
-    /// The task has ended.
+    /// The task that keeps the job. It returns what it could not write.
+    Keeping(AbortOnDropHandle<Option<Box<Unwritten>>>),
+    /// The task has ended, but could not write this.
+    Unwritten(Box<Unwritten>),
+    /// The history has the job, or will never have it.
     Kept,
 }
 
@@ -37,12 +40,44 @@ impl Past {
 
     /// Waits until the task has ended.
     pub(super) async fn kept(&mut self) {
-        if let Self::Keeping(task) = self
-            && let Err(failure) = task.await
-        {
+        let Self::Keeping(task) = self else { return };
+        let unwritten = task.await.unwrap_or_else(|failure| {
             warn!(%failure, "the task that keeps a job in the history panicked");
+            None
+        });
+        *self = unwritten.map_or(Self::Kept, Self::Unwritten);
+    }
+
+    /// Tries again to write what could not be written.
+    pub(super) async fn try_again(&mut self) {
+        if let Self::Unwritten(unwritten) = std::mem::replace(self, Self::Kept) {
+            unwritten.write().await;
         }
-        *self = Self::Kept;
+    }
+}
+
+/// The file of a job that could not be written.
+pub(super) struct Unwritten {
+    job: PastJob,
+    kept: Kept,
+    context: Arc<Context>,
+}
+
+impl Unwritten {
+    /// Writes the job's file. Returns itself if that fails.
+    async fn write(self: Box<Self>) -> Option<Box<Self>> {
+        let (history, job) = (self.context.history.clone(), self.job.clone());
+        let written = spawn_blocking(move || history.keep(&job)).await;
+        match written.map_err(io::Error::from).flatten() {
+            Ok(()) => {
+                self.kept.series.move_to_history();
+                None
+            }
+            Err(error) => {
+                warn!(job = %self.job.view.name, %error, "could not keep the job in the history");
+                Some(self)
+            }
+        }
     }
 }
 
@@ -72,23 +107,19 @@ struct EndedJob {
 }
 
 impl EndedJob {
-    /// Writes the job's file, unless the history has the job.
-    async fn keep(self) {
+    /// Writes the job's file, unless the history has the job. Returns what could not be written.
+    async fn keep(self) -> Option<Box<Unwritten>> {
         let (history, known) = (self.context.history.clone(), self.view.clone());
         // If the history cannot be read, the attempt to write says why.
         if spawn_blocking(move || history.lacks(&known)).await.is_ok_and(|lacks| lacks.is_ok_and(|lacks| !lacks)) {
-            return;
+            return None;
         }
         let (timeline, series) = (self.kept.timeline.shown(&self.view, self.now), self.last_series().await);
         self.context.tally.spend(&timeline.spent);
         let last_output = self.last_output().await;
         let Self { view, kept, context, now: _ } = self;
-        let (history, name) = (context.history.clone(), view.name.clone());
-        let written = spawn_blocking(move || history.keep(&PastJob { view, timeline, series, last_output })).await;
-        match written.map_err(io::Error::from).flatten() {
-            Ok(()) => kept.series.move_to_history(),
-            Err(error) => warn!(job = %name, %error, "could not keep the job in the history"),
-        }
+        let job = PastJob { view, timeline, series, last_output };
+        Box::new(Unwritten { job, kept, context }).write().await
     }
 
     /// The series. If the job has metrics, first waits until the last output is copied.

@@ -218,6 +218,8 @@ impl Driver {
         // The watch might not have reported a pod that was created a moment ago.
         self.pods.delete_all().await;
         self.pods.remove_logs().await;
+        // On a full disk, there may be room now.
+        self.past.try_again().await;
         self.pods.forget().await;
         self.ledger.delete().await;
         Err(Stop::End)

@@ -41,8 +41,12 @@ impl Code {
         self.manifest.id()
     }
 
+    pub(crate) fn manifest(&self) -> Value {
+        serde_json::to_value(&self.manifest).expect("not JSON")
+    }
+
     /// The stream of these blobs.
-    fn stream(&self, blobs: &[Sha256]) -> Vec<u8> {
+    pub(crate) fn stream(&self, blobs: &[Sha256]) -> Vec<u8> {
         let framed = |blob: &Sha256| {
             let content =
                 self.contents.iter().find(|content| Sha256::of(content) == *blob).expect("not a blob of this code");
@@ -302,7 +306,7 @@ proptest! {
 
     #[test]
     fn a_manifest_with_a_hostile_path_cannot_be_parsed(path in hostile_path()) {
-        let mut manifest = serde_json::to_value(&Code::example().manifest).expect("not JSON");
+        let mut manifest = Code::example().manifest();
         let files = manifest["files"].as_array_mut().expect("not a list");
         files.push(json!({"path": path, "sha256": Sha256::of(b"").to_string(), "size": 0}));
         prop_assert!(serde_json::from_value::<Manifest>(manifest).is_err());
@@ -329,7 +333,7 @@ async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let job = serde_json::to_value(&job).expect("not JSON");
     let refused = master.post("/v1/jobs", &job).await;
     assert_eq!((refused.status, refused.code().as_str()), (409, "code_missing"));
-    let manifest = serde_json::to_value(&code.manifest).expect("not JSON");
+    let manifest = code.manifest();
     let asked_for = missing(&put_manifest(&master, code.id(), &manifest).await);
     assert_eq!(asked_for.len(), 3);
     assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "a job without blobs is accepted");
@@ -360,7 +364,7 @@ async fn a_job_whose_script_is_not_in_its_code_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_uploads_are_refused_with_the_reason() {
     let (master, code) = (Master::serving(None).await, Code::example());
-    let manifest = serde_json::to_value(&code.manifest).expect("not JSON");
+    let manifest = code.manifest();
     let other = put_manifest(&master, Code::new(&[]).id(), &manifest).await;
     assert_eq!((other.status, other.code().as_str()), (422, "bad_code"));
     let blobs = format!("/v1/code/{}/blobs", code.id());

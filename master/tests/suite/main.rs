@@ -7,6 +7,7 @@ mod code;
 mod conformance;
 mod damaged_fields;
 mod damaged_records;
+mod disk_faults;
 mod faulty_store;
 mod joined;
 mod kube_api;

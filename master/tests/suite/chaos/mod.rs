@@ -2,7 +2,7 @@
 //! the store are fakes. A checker then reads what the fakes have recorded. `make chaos` runs the whole matrix.
 
 mod checker;
-mod config;
+pub(crate) mod config;
 mod evidence;
 mod judging;
 mod matrix;

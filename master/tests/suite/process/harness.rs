@@ -71,7 +71,8 @@ impl Folders {
         Self::serving(self.command_of("chaos-master").env(STRIKE_VARIABLE, strike.to_string()))
     }
 
-    fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
+    /// Starts this master. If the master dies before it serves, the error is the signal that ended it.
+    pub(crate) fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
         let mut child =
             command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("cannot start the program");
         let mut line = String::new();
@@ -114,13 +115,19 @@ impl Master {
     }
 
     /// Sends a request. Returns the answer, or `None` if the master has died.
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
-        let answer = client().request(method, format!("{}{path}", self.url)).json(body).send().await.ok()?;
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: impl Into<Sent>) -> Option<(u16, Value)> {
+        let request = client().request(method, format!("{}{path}", self.url));
+        let request = match body.into() {
+            Sent::Nothing => request,
+            Sent::Json(value) => request.json(&value),
+            Sent::Bytes(bytes) => request.body(bytes),
+        };
+        let answer = request.send().await.ok()?;
         Some((answer.status().as_u16(), answer.json().await.unwrap_or_default()))
     }
 
     /// Kills the master, as `kill -9` does.
-    pub(crate) fn kill(mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("cannot kill the master");
         self.child.wait().expect("cannot wait for the program");
     }
@@ -148,6 +155,31 @@ impl Master {
             assert!(begin.elapsed() < DEADLINE, "the expected view did not come: {status} {view:#}");
             seq = view["seq"].as_u64().unwrap_or(0);
         }
+    }
+}
+
+/// The body of a request.
+pub(crate) enum Sent {
+    Nothing,
+    Json(Value),
+    Bytes(Vec<u8>),
+}
+
+impl From<()> for Sent {
+    fn from((): ()) -> Self {
+        Self::Nothing
+    }
+}
+
+impl From<&Value> for Sent {
+    fn from(value: &Value) -> Self {
+        Self::Json(value.clone())
+    }
+}
+
+impl From<Vec<u8>> for Sent {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
     }
 }
 

@@ -2,7 +2,6 @@
 //! what it leaves behind.
 
 mod admitting;
-mod full_disk;
 pub(crate) mod harness;
 mod refusing_to_start;
 mod starting;
