@@ -146,6 +146,7 @@ impl CodeStore {
                 space.kept += disk::charged(*size);
             }
         }
+        self.disk.sync_blobs()?;
         Ok(self.disk.missing(&manifest).into_keys().collect())
     }
 

@@ -11,6 +11,7 @@ use protocol::code::{BlobPart, BlobReader, Manifest, Sha256};
 
 use super::CodeError;
 use super::disk::Disk;
+use crate::host::files::sync;
 
 /// A piece of an upload.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub enum Piece {
     End,
 }
 
-/// Verified blobs in a folder of their own.
+/// Verified blobs on the disk, in a folder of their own.
 #[derive(Debug)]
 pub(super) struct Upload {
     folder: PathBuf,
@@ -51,6 +52,8 @@ impl Disk {
             }
         }
         reader.finish()?;
+        let files: Vec<_> = upload.blobs.keys().map(|blob| upload.path(*blob)).collect();
+        sync(&files)?;
         Ok(upload)
     }
 }

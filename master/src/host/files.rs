@@ -1,8 +1,12 @@
-//! Files and folders that may be absent.
+//! Files and folders that may be absent, and that must outlive a power failure.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+/// How many files are written to the disk at the same time. A file system writes them together.
+const SYNCS_AT_ONCE: usize = 8;
 
 /// The outcome of work on a file or folder; `None` if it is absent.
 pub(crate) fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
@@ -21,4 +25,17 @@ pub(crate) fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
 pub(crate) fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let entries = if_there(fs::read_dir(folder))?.into_iter().flatten().collect::<io::Result<Vec<_>>>()?;
     Ok(entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// Returns when these files and folders are on the disk. A rename is on the disk when its folder is.
+pub(crate) fn sync(paths: &[PathBuf]) -> io::Result<()> {
+    let each = |paths: &[PathBuf]| paths.iter().try_for_each(|path| File::open(path)?.sync_all());
+    thread::scope(|scope| {
+        let parts = paths.chunks(paths.len().div_ceil(SYNCS_AT_ONCE).max(1));
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || each(part))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+        };
+        threads.into_iter().map(join).collect()
+    })
 }

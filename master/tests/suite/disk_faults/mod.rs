@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::{StreamExt, future, stream};
+use protocol::code::Sha256;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -329,6 +330,21 @@ async fn a_job_whose_file_of_the_history_could_not_be_written_is_kept_there_befo
     site.forget("early").await.expect("the deletion is refused after the fault");
     site.until_forgotten("early").await;
     site.history_has("early").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs strace and namespaces"]
+async fn code_is_accepted_only_when_it_is_on_the_disk() {
+    let case = Case { moment: Moment::Code, fault: SYNCS, then: Then::Ends, delay: Duration::ZERO };
+    let site = Site::new(case);
+    let code = Code::new(&[("exec.py", EXEC_PY.as_bytes())]);
+    let (path, blobs) = (format!("/v1/code/{}", code.id()), code.stream(&[Sha256::of(EXEC_PY.as_bytes())]));
+    let effect = site.disk.fails(SYNCS, &site.master);
+    assert!(site.ask(Method::PUT, &path, &code.manifest()).await.is_none(), "the manifest is accepted");
+    drop(effect);
+    site.ask(Method::PUT, &path, &code.manifest()).await.expect("the manifest is refused after the fault");
+    let _effect = site.disk.fails(SYNCS, &site.master);
+    assert!(site.ask(Method::PUT, &format!("{path}/blobs"), blobs).await.is_none(), "the blobs are accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
