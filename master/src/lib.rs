@@ -88,7 +88,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let code = Arc::new(CodeStore::open(&code).context("open the store of code")?);
     let (history, agents, tally) = (History::at(history), AgentClient::new(), Tally::default());
     let context = Context { store, backend: Arc::clone(&backend), agents, agent_key, boot_id, code, tally, history };
-    let archive = Archive::new(logs, config.log_budget);
+    let archive = if cluster.is_some() { Archive::outlived } else { Archive::new }(logs, config.log_budget);
     let jobs = Jobs::new(Arc::new(change(context)), archive, config.keep_finished);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
     tokio::select! {
@@ -193,8 +193,13 @@ async fn boot_id(store: &dyn JobStore) -> anyhow::Result<String> {
     Ok(store::boot_id::after(holders.iter().map(String::as_str), store.now(), &uuid::Uuid::now_v7().to_string()))
 }
 
+fn open_records(state: &StateDir) -> anyhow::Result<SqliteStore> {
+    let file = state.records();
+    SqliteStore::open(&file).with_context(|| format!("open the records in {}", file.display()))
+}
+
 async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {
-    let store = SqliteStore::open(&state.records()).context("open the records")?;
+    let store = open_records(state)?;
     let here = std::env::current_dir().context("find the current folder")?;
     let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
     let orphans = Orphans::adopted().context("become the parent of orphans")?;
@@ -206,7 +211,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
 
 async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World> {
     let agent_key = agent_key(config, state)?;
-    let store = SqliteStore::open(&state.records()).context("open the records")?;
+    let store = open_records(state)?;
     let records = store.list().await.context("list the records")?;
     // The back end accepts no job without a lease.
     let lease_of = |stored: &Stored| Some((stored.key(), stored.record.spec.run_policy.lease()?));

@@ -27,7 +27,7 @@ pub struct LogLine {
 /// that no two bytes have the same offset.
 pub const OFFSETS_OF_A_MASTER: u64 = 1 << 40;
 
-/// Whether nobody knows how many bytes such a gap really has: an earlier master kept them.
+/// Whether a gap of this many bytes contains output that an earlier master kept, so that its real length is unknown.
 pub fn is_of_earlier_master(missing: u64) -> bool {
     missing >= OFFSETS_OF_A_MASTER / 2
 }

@@ -57,15 +57,20 @@ async fn print_merged(
     notes: &Notes,
 ) -> Result<Exit, Error> {
     let mut lines = log_stream::merged(client, &view.name, wanted, &BTreeMap::new(), Until::Now).await?;
-    let mut of_earlier_master = None;
+    let (mut ends, mut of_earlier_master) = (BTreeMap::new(), None);
+    // Without `--tail` and `--since`, the first line of a replica begins at 0.
+    let first = wanted.begin.is_beginning().then_some(0);
     while let Some(line) = lines.try_next().await? {
-        if is_of_earlier_master(line.offset) {
+        let before = ends.insert(line.replica, line.offset).or(first);
+        if before.is_some_and(|before| is_of_earlier_master(line.offset.saturating_sub(before))) {
             of_earlier_master.get_or_insert(line.replica);
         }
         data.log_line(&line)?;
     }
     data.flush()?;
-    of_earlier_master.into_iter().for_each(|replica| notes.hint(&hint_for_missing(&view.name, replica)));
+    // Only pods have an image, and only their output can be elsewhere.
+    let hint = of_earlier_master.filter(|_| view.spec.image.is_some());
+    hint.into_iter().for_each(|replica| notes.hint(&hint_for_missing(&view.name, replica)));
     Ok(Exit::Done)
 }
 
@@ -133,7 +138,7 @@ impl RawReading {
         // With --tail, the user did not ask for earlier bytes, so their loss is not reported.
         let wants_all_before = !matches!(self.begin, RawBegin::Asked(Begin { tail: Some(_), .. }));
         if is_of_earlier_master(position.dropped) {
-            self.notes.say("the output that an earlier master kept is missing");
+            self.notes.say("output that an earlier master kept may be missing");
             self.notes.hint(&hint_for_missing(&self.name, self.replica));
         } else if position.dropped > 0 && wants_all_before {
             self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));

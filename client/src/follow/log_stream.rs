@@ -51,6 +51,13 @@ pub(crate) struct Begin {
     pub(crate) since: Option<Since>,
 }
 
+impl Begin {
+    /// Whether all kept lines are wanted.
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.tail.is_none() && self.since.is_none()
+    }
+}
+
 /// A point in time by the master's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {

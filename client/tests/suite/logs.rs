@@ -51,11 +51,24 @@ fn the_bytes_of_one_replica_can_begin_at_a_time() {
     assert_eq!(request, "follow=false&replica=worker-0&since_time=1795480489000");
 }
 
+/// Runs `client logs digits` for a job in pods with this output. Returns its stderr.
+fn said_by_logs(output: LogLine, arguments: &[&str]) -> String {
+    let mut view = running("digits");
+    view.spec.image = Some("python:3.13".parse().unwrap());
+    let logs = [Logs::Lines(vec![output])].into();
+    let master = FakeMaster::start(Script { views: vec![view], logs, ..Script::default() });
+    master.run(&[&["logs", "digits"], arguments].concat()).expect_code(0).stderr
+}
+
 #[test]
 fn lost_output_of_an_ended_job_leads_to_a_hint() {
-    let remark = line("worker-1", OFFSETS_OF_A_MASTER, "[the output that an earlier master kept is missing here]");
-    let logs = [Logs::Lines(vec![remark])].into();
-    let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
-    let said = master.run(&["logs", "digits"]).expect_code(0).stderr;
+    let remark = line("worker-1", OFFSETS_OF_A_MASTER, "[output that an earlier master kept may be missing here]");
+    let said = said_by_logs(remark, &[]);
     assert!(said.contains("hint: kubectl logs digits-worker-1 shows the output of a pod that still exists"), "{said}");
+}
+
+#[test]
+fn a_line_after_lost_output_that_was_not_asked_for_leads_to_no_hint() {
+    let said = said_by_logs(line("worker-1", OFFSETS_OF_A_MASTER + 5, "late"), &["--tail", "1"]);
+    assert!(!said.contains("hint"), "{said}");
 }

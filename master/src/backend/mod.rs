@@ -119,6 +119,9 @@ pub enum BackendError {
     /// A temporary failure: another pod has the name.
     #[error(transparent)]
     NameTaken(Box<BackendError>),
+    /// A temporary failure: this machine has too little disk space or memory, or too few processes or open files.
+    #[error(transparent)]
+    NoRoom(Box<BackendError>),
     /// The objects that a job's pods need cannot be created.
     #[error("prepare the pods of job \"{job}\"")]
     Prepare {
@@ -206,7 +209,7 @@ pub trait PodBackend: Send + Sync {
     ///
     /// # Errors
     /// [`BackendError::Create`], [`BackendError::Unavailable`], [`BackendError::OverQuota`],
-    /// [`BackendError::NameTaken`].
+    /// [`BackendError::NameTaken`], [`BackendError::NoRoom`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
     /// Deletes a pod with the shortest possible grace for its processes. Deleting an absent pod succeeds. Returns when

@@ -67,12 +67,16 @@ pub(super) enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// Why a replica waits, if the code may come later: from a user, from the store of records, or from an agent.
+    /// Why a replica waits, if it may receive the code later: from a user, from the store of records, from an agent, or
+    /// when its agent's disk has room.
     fn wait(&self, id: CodeId) -> Option<Wait> {
         let reason = error_chain(self);
         match self {
             Self::Lost(_) => Some(Wait::Code { id, reason }),
-            Self::Copy(_) => Some(Wait::Other(reason)),
+            // Without room, a new pod of the replica would not receive the code either.
+            Self::Copy(_) | Self::Agent(AgentError::Unfit { code: ErrorCode::CodeStoreFull, .. }) => {
+                Some(Wait::Other(reason))
+            }
             Self::Store(_) | Self::Agent(_) | Self::Incomplete(_) => None,
         }
     }

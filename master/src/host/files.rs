@@ -1,9 +1,11 @@
 //! Files and folders that may be absent, and that must outlive a power failure.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::thread;
+
+use rustix::io::Errno;
 
 /// How many files are written to the disk at the same time. A file system writes them together.
 const SYNCS_AT_ONCE: usize = 8;
@@ -11,7 +13,7 @@ const SYNCS_AT_ONCE: usize = 8;
 /// The outcome of work on a file or folder; `None` if it is absent.
 pub(crate) fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         outcome => outcome.map(Some),
     }
 }
@@ -25,6 +27,13 @@ pub(crate) fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
 pub(crate) fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let entries = if_there(fs::read_dir(folder))?.into_iter().flatten().collect::<io::Result<Vec<_>>>()?;
     Ok(entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// Whether the operating system had too little disk space or memory, or too few processes or open files.
+pub(crate) fn lacks_room(error: &io::Error) -> bool {
+    let is_full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::OutOfMemory].contains(&error.kind());
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    is_full || errno.is_some_and(|errno| [Errno::AGAIN, Errno::MFILE, Errno::NFILE].contains(&errno))
 }
 
 /// Returns when these files and folders are on the disk. A rename is on the disk when its folder is.

@@ -67,8 +67,9 @@ impl StateDir {
             }
             Err(TryLockError::Error(error)) => return Err(error).context("lock the state directory"),
         }
-        lock.set_len(0).and_then(|()| lock.rewind()).context("write the lock file")?;
-        writeln!(lock, "{}", std::process::id()).context("write the lock file")?;
+        let written =
+            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        written.with_context(|| format!("write the lock file of the state directory {shown} (--state-dir)"))?;
         let path = path.canonicalize().context("resolve the state directory")?;
         Ok(Self { path, _lock: lock })
     }

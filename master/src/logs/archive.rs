@@ -23,6 +23,9 @@ pub const BUDGET: u64 = 10 * 1024 * 1024 * 1024;
 pub struct Archive {
     dir: PathBuf,
     budget: u64,
+    /// Whether the records of jobs outlive this folder, as in Kubernetes. Then earlier masters may have kept output in
+    /// other folders.
+    records_outlive_it: bool,
     /// The key is the job's uid.
     jobs: Mutex<BTreeMap<String, Weak<JobLogs>>>,
     completed: Arc<Notify>,
@@ -39,13 +42,19 @@ pub(super) struct Kept {
 impl Archive {
     /// An archive with a folder below `dir` for each job. `budget` is in bytes.
     pub fn new(dir: PathBuf, budget: u64) -> Self {
-        Self { dir, budget, jobs: Mutex::default(), completed: Arc::default() }
+        Self { dir, budget, records_outlive_it: false, jobs: Mutex::default(), completed: Arc::default() }
+    }
+
+    /// Like [`Self::new`], if the records of jobs may outlive the folder.
+    pub fn outlived(dir: PathBuf, budget: u64) -> Self {
+        Self { records_outlive_it: true, ..Self::new(dir, budget) }
     }
 
     /// The logs of the job with this uid. Accesses no file.
     pub fn job(&self, uid: &str, replicas: &[ReplicaId]) -> Arc<JobLogs> {
-        let logs = JobLogs { completed: Arc::clone(&self.completed), ..JobLogs::new(self.dir.join(uid), replicas) };
-        let logs = Arc::new(logs);
+        let logs = JobLogs::new(self.dir.join(uid), replicas);
+        let (completed, may_be_elsewhere) = (Arc::clone(&self.completed), self.records_outlive_it);
+        let logs = Arc::new(JobLogs { completed, may_be_elsewhere, ..logs });
         self.jobs.lock().insert(uid.to_owned(), Arc::downgrade(&logs));
         logs
     }

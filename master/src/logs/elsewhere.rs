@@ -17,17 +17,17 @@ pub(super) struct Elsewhere {
 
 impl Elsewhere {
     /// Earlier masters may have kept output before this epoch.
-    pub(super) fn is_before(&self, epoch: u32) {
+    pub(super) fn note_earlier_masters(&self, epoch: u32) {
         self.end.store(u64::from(epoch.saturating_sub(1)).saturating_mul(OFFSETS_OF_A_MASTER), Ordering::Relaxed);
     }
 
     /// The job has ended in this epoch, and earlier masters have kept all its output.
-    pub(super) fn is_all(&self, epoch: u32) {
-        self.is_before(epoch.saturating_add(1));
+    pub(super) fn note_all_lost(&self, epoch: u32) {
+        self.note_earlier_masters(epoch.saturating_add(1));
         self.is_all.store(true, Ordering::Relaxed);
     }
 
-    /// The first offset that a reader of a file that does not exist can ask for.
+    /// Where a reader continues if the file does not exist. 0, unless all output of the job is lost.
     pub(super) fn first_here(&self) -> u64 {
         if self.is_all.load(Ordering::Relaxed) { self.end.load(Ordering::Relaxed) } else { 0 }
     }
@@ -53,7 +53,7 @@ mod tests {
     fn an_agent_of_which_nothing_is_known_continues_after_all_offsets_of_earlier_masters() {
         let elsewhere = Elsewhere::default();
         assert_eq!(elsewhere.base(Some(LogBase::Unknown), 2), 0, "the first master has no earlier master");
-        elsewhere.is_before(3);
+        elsewhere.note_earlier_masters(3);
         for (told, start, base) in [
             (Some(LogBase::At(7)), 2, 7),
             (Some(LogBase::Unknown), 2, 2 * OFFSETS_OF_A_MASTER),
@@ -63,7 +63,7 @@ mod tests {
             assert_eq!(elsewhere.base(told, start), base, "{told:?} {start}");
         }
         assert_eq!(elsewhere.first_here(), 0);
-        elsewhere.is_all(3);
+        elsewhere.note_all_lost(3);
         assert_eq!(elsewhere.first_here(), 3 * OFFSETS_OF_A_MASTER);
     }
 }

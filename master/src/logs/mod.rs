@@ -57,6 +57,8 @@ pub struct JobLogs {
     /// Notified when a replica is added, and when a replica's output is complete.
     changed: Arc<Notify>,
     elsewhere: Arc<Elsewhere>,
+    /// Whether earlier masters may have kept output in other folders.
+    may_be_elsewhere: bool,
 }
 
 /// The output of one replica. All clones refer to the same output.
@@ -114,6 +116,7 @@ impl JobLogs {
             completed: Arc::default(),
             changed: Arc::default(),
             elsewhere: Arc::default(),
+            may_be_elsewhere: false,
         };
         logs.add(replicas);
         logs
@@ -144,10 +147,11 @@ impl JobLogs {
         self.add(&found);
     }
 
-    /// Whether this master has a folder for the job. A master creates it when it begins to copy output.
-    async fn is_here(&self) -> bool {
+    /// Whether this master has no folder for the job, but another master may have one. A master creates the folder when
+    /// it begins to copy output.
+    async fn is_elsewhere(&self) -> bool {
         let dir = self.dir.clone();
-        disk::run(move || dir.try_exists()).await.unwrap_or(true)
+        self.may_be_elsewhere && !disk::run(move || dir.try_exists()).await.unwrap_or(true)
     }
 
     /// Like [`Self::find`], for a job that has ended. `epoch` is the job's epoch, if the job was ever started. Notes
@@ -155,17 +159,17 @@ impl JobLogs {
     pub async fn find_ended(&self, epoch: Option<u32>) {
         self.find().await;
         if let Some(epoch) = epoch
-            && !self.is_here().await
+            && self.is_elsewhere().await
         {
-            self.elsewhere.is_all(epoch);
+            self.elsewhere.note_all_lost(epoch);
         }
     }
 
     /// Like [`Self::find`]. Also reads from the files how much output an earlier master has copied. `epoch` is the job's
     /// present epoch.
     pub async fn load(&self, epoch: u32) {
-        if !self.is_here().await {
-            self.elsewhere.is_before(epoch);
+        if self.is_elsewhere().await {
+            self.elsewhere.note_earlier_masters(epoch);
         }
         self.find().await;
         for (_, log) in self.all() {

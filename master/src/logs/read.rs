@@ -152,7 +152,7 @@ impl Splitter {
         let mut lines = self.rest();
         self.offset = chunk.offset;
         let remark = if is_of_earlier_master(dropped) {
-            "[the output that an earlier master kept is missing here]".to_owned()
+            "[output that an earlier master kept may be missing here]".to_owned()
         } else if self.has_begun {
             format!("[{dropped} bytes of output are missing here: they came faster than they could be kept]")
         } else {

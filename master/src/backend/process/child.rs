@@ -25,6 +25,7 @@ use super::force::kill_tree;
 use super::ports::Claim;
 use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
+use crate::host::files::lacks_room;
 
 /// Maximum time until an agent has printed its address.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,6 +61,16 @@ pub(super) enum ChildError {
     Ended(#[source] io::Error),
     #[error("the agent printed {0:?} instead of an address")]
     NoAddress(String),
+}
+
+impl ChildError {
+    /// Whether the agent may start later, when other programs have ended or removed files.
+    pub(super) fn lacks_room(&self) -> bool {
+        match self {
+            Self::Spawn { source, .. } | Self::Port(source) | Self::Folder(source) => lacks_room(source),
+            Self::Variables(_) | Self::Silent | Self::Ended(_) | Self::NoAddress(_) => false,
+        }
+    }
 }
 
 /// Waits for one pod to end. Calls `state` when the pod runs, and returns the pod's last state.

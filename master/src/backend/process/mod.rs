@@ -214,7 +214,9 @@ impl PodBackend for ProcessBackend {
             Ok(started) => drop(self.tasks.spawn(self.clone().carry(pod, started, orders))),
             Err(error) => {
                 self.remove_at_once(&pod.job.name, pod.replica);
-                return Err(BackendError::Create { pod: pod.name(), source: Box::new(error) });
+                let lacks_room = error.lacks_room();
+                let failed = BackendError::Create { pod: pod.name(), source: Box::new(error) };
+                return Err(if lacks_room { BackendError::NoRoom(Box::new(failed)) } else { failed });
             }
         }
         Ok(())

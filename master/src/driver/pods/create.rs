@@ -71,7 +71,7 @@ impl Pods {
     }
 }
 
-/// Repeats an attempt while a quota has no room or another pod has the name, and reports why these replicas wait.
+/// Repeats an attempt while there is no room or another pod has the name, and reports why these replicas wait.
 async fn while_it_waits<F>(
     reporter: &mpsc::Sender<Report>,
     waiting: &[Subject],
@@ -83,7 +83,7 @@ where
     loop {
         let wait = match attempt().await {
             Err(BackendError::OverQuota { lacking, source }) => Wait::Quota { lacking, reason: error_chain(&source) },
-            Err(BackendError::NameTaken(source)) => Wait::Other(error_chain(&source)),
+            Err(BackendError::NameTaken(source) | BackendError::NoRoom(source)) => Wait::Other(error_chain(&source)),
             done => return done,
         };
         for subject in waiting {
@@ -97,9 +97,10 @@ where
 /// The loss of a replica whose pod could not be created.
 fn not_created(error: &BackendError) -> LostRun {
     match error {
-        BackendError::Unavailable(_) | BackendError::OverQuota { .. } | BackendError::NameTaken(_) => {
-            LostRun::disrupted(error_chain(error))
-        }
+        BackendError::Unavailable(_)
+        | BackendError::OverQuota { .. }
+        | BackendError::NameTaken(_)
+        | BackendError::NoRoom(_) => LostRun::disrupted(error_chain(error)),
         BackendError::Prepare { .. }
         | BackendError::Create { .. }
         | BackendError::Delete { .. }

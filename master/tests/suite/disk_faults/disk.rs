@@ -22,6 +22,7 @@ pub(crate) enum Fault {
 
 pub(crate) const WRITES: Fault = Fault::Calls("pwrite64");
 pub(crate) const SYNCS: Fault = Fault::Calls("fsync,fdatasync,syncfs");
+pub(crate) const FOLDERS: Fault = Fault::Calls("mkdir,mkdirat");
 pub(crate) const RENAMES: Fault = Fault::Calls("rename,renameat,renameat2");
 
 /// A file system in memory, which only processes in its namespace see. Dropping this value removes it.

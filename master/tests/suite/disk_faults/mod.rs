@@ -12,7 +12,7 @@ use protocol::code::Sha256;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use self::disk::{Disk, Fault, RENAMES, SYNCS, WRITES};
+use self::disk::{Disk, FOLDERS, Fault, RENAMES, SYNCS, WRITES};
 use crate::chaos::config::rounds;
 use crate::code::Code;
 use crate::process::harness::{Folders, Master, Sent};
@@ -345,6 +345,23 @@ async fn code_is_accepted_only_when_it_is_on_the_disk() {
     site.ask(Method::PUT, &path, &code.manifest()).await.expect("the manifest is refused after the fault");
     let _effect = site.disk.fails(SYNCS, &site.master);
     assert!(site.ask(Method::PUT, &format!("{path}/blobs"), blobs).await.is_none(), "the blobs are accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs strace and namespaces"]
+async fn a_job_waits_for_room_for_the_folder_of_its_pod() {
+    let case = Case { moment: Moment::Start, fault: FOLDERS, then: Then::Ends, delay: Duration::ZERO };
+    let mut site = Site::new(case);
+    let effect = site.disk.fails(FOLDERS, &site.master);
+    let job = site.job("early");
+    site.submit("early", job).await;
+    let names_the_disk = |view: &Value| view["replicas"][0]["reason"].as_str().is_some_and(|why| why.contains("space"));
+    let view = site.master.until("early", |view| names_the_disk(view) || view["result"].is_object()).await;
+    assert!(view["result"].is_null(), "the job does not wait: {view:#}");
+    drop(effect);
+    site.go();
+    let view = site.until_succeeded("early").await;
+    assert!(view["restarts"].is_null(), "a restart is recorded: {view:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

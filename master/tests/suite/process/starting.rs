@@ -1,5 +1,7 @@
 //! Tests of what a master does when it starts.
 
+use serde_json::json;
+
 use crate::process::harness::{Folders, in_time};
 
 #[tokio::test]
@@ -14,4 +16,19 @@ async fn at_its_start_a_master_removes_the_output_of_jobs_without_a_record_and_k
     let _master = folders.master();
     in_time("the folder of the lost job is removed", || !lost.exists());
     assert!(other.exists(), "a folder that no master has made was removed");
+}
+
+#[tokio::test]
+async fn the_first_output_after_a_takeover_has_no_remark_on_output_of_an_earlier_master() {
+    let waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('hello')\n";
+    let folders = Folders::new(waits);
+    let mut master = folders.master();
+    assert_eq!(master.submit(&json!({"name": "silent", "strategy": "AllReduce", "worker_num": 1})).await.0, 201);
+    master.until("silent", |view| view["replicas"][0]["pid"].is_u64()).await;
+    master.kill();
+    let next = folders.master();
+    std::fs::write(folders.work.path().join("go"), "").expect("cannot write the file");
+    next.until("silent", |view| view["state"] == "succeeded").await;
+    // A second line would not be JSON.
+    assert_eq!(next.get("/v1/jobs/silent/logs").await.1["line"], "hello");
 }

@@ -9,7 +9,7 @@ use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 use protocol::job::JobSpec;
 use protocol::run_policy::RunPolicy;
-use protocol::view::{JobResult, JobState};
+use protocol::view::{JobResult, JobState, JobView};
 use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore, TakesCode};
 
 use crate::code::{Code, send};
@@ -95,8 +95,8 @@ async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_job_fails_and_names_the_replica_if_a_replica_cannot_receive_the_code() {
     for (status, problem, loss) in [
-        (507, r#"{"status": 507, "code": "code_store_full", "detail": "no space left on device"}"#, Loss::Broken),
-        (422, r#"{"status": 422, "code": "bad_code", "detail": "no space left on device"}"#, Loss::Hopeless),
+        (500, r#"{"status": 500, "code": "internal", "detail": "permission denied"}"#, Loss::Broken),
+        (422, r#"{"status": 422, "code": "bad_code", "detail": "permission denied"}"#, Loss::Hopeless),
     ] {
         let backend = FakeBackend::new(Arrival::AtOnce);
         let master = Master::over("first", backend, FakeStore::default());
@@ -105,10 +105,24 @@ async fn the_job_fails_and_names_the_replica_if_a_replica_cannot_receive_the_cod
         master.backend.take_code([worker(1)], TakesCode::Never((status, problem)));
         let job = master.submit(spec.clone()).await;
         let view = reach(&job, JobState::Failed).await;
-        let reason = "its agent did not receive the job's code: no space left on device".to_owned();
+        let reason = "its agent did not receive the job's code: permission denied".to_owned();
         let failure = Failure::ReplicaLost { replica: worker(1), reason, loss };
         assert_eq!(view.result, Some(JobResult::Failed { failure }));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_waits_for_room_on_the_disk_of_its_agent() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 0);
+    let full = r#"{"status": 507, "code": "code_store_full", "detail": "no space left on device"}"#;
+    master.backend.take_code([worker(1)], TakesCode::Never((StatusCode::INSUFFICIENT_STORAGE, full)));
+    let job = master.submit(spec.clone()).await;
+    let names_the_disk = |view: &JobView| view.replicas[1].reason.as_deref() == Some("no space left on device");
+    until(&job, |view| names_the_disk(view) || view.state.is_finished()).await;
+    assert_eq!(job.view.borrow().result, None);
+    master.backend.agent(&spec.name, worker(1)).await.take_code(TakesCode::AtOnce);
+    reach(&job, JobState::Running).await;
 }
 
 /// The maximum number of agents that receive blobs of one job at the same time.

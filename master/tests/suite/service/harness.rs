@@ -105,7 +105,7 @@ impl Master {
             tally: Tally::default(),
             history: history_below(logs.path()),
         };
-        let jobs = Jobs::new(Arc::new(context), Archive::new(logs.path().to_owned(), BUDGET), kept);
+        let jobs = Jobs::new(Arc::new(context), Archive::outlived(logs.path().to_owned(), BUDGET), kept);
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
         Self { jobs, backend, store, logs, following, url: None }
     }

@@ -10,7 +10,7 @@ use testkit::fake::FakeAgent;
 use crate::service::harness::{Answer, Master, client, in_time, reach, spec, spec_with, until, worker};
 
 /// The remark about output that this master does not have.
-const REMARK: &str = "[the output that an earlier master kept is missing here]";
+const REMARK: &str = "[output that an earlier master kept may be missing here]";
 
 /// A job of two workers in its second start. Each worker has printed 7 bytes in the first start.
 async fn restarted(name: &str) -> (Master, JobSpec) {
