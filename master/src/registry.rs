@@ -165,9 +165,8 @@ impl Jobs {
         let Some(before) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };
         let (tenure, pause, broken) = match ended {
-            Ok((_, Stop::End)) => return,
-            // The store has no record, although it has reported no deletion.
-            Ok((_, Stop::Gone)) => return self.forget(&job.name),
+            // The store has no record. It may not report that, for example if it was listed again meanwhile.
+            Ok((_, Stop::End | Stop::Gone)) => return self.forget(&job.name),
             Ok((_, Stop::Yield)) => (Tenure::Others, Duration::ZERO, before.broken),
             Ok((_, Stop::Broken)) | Err(_) => {
                 let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));

@@ -45,6 +45,6 @@ pub(crate) fn sync(paths: &[PathBuf]) -> io::Result<()> {
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
         };
-        threads.into_iter().map(join).collect()
+        threads.into_iter().try_for_each(join)
     })
 }
