@@ -88,27 +88,23 @@ pub enum WrongVariable {
 
 impl Template {
     /// The variables that the script's container sets, without invalid and reserved names, and without values that come
-    /// from the cluster. As in Kubernetes, `$(NAME)` becomes the value of an earlier variable.
-    pub fn variables(&self) -> Result<Vec<(&str, String)>, WrongVariable> {
-        let (mut known, mut usable, mut total) = (BTreeMap::new(), vec![], 0);
-        for variable in self.listed_variables()? {
-            let name = variable.get("name").and_then(Value::as_str).ok_or(WrongVariable::NoList)?;
-            let value = match (variable.get("value"), variable.get("valueFrom")) {
-                (_, Some(from)) if !from.is_null() => continue,
-                (None | Some(Value::Null), _) => "",
-                (Some(Value::String(value)), _) => value,
-                (Some(_), _) => return Err(WrongVariable::NoText(name.to_owned())),
-            };
-            let value_of = |name: &[u8]| known.get(name).map(Vec::as_slice);
-            let value = expanded(value.as_bytes(), value_of).filter(|value| total + value.len() <= TOTAL_LIMIT);
-            let value = value.ok_or_else(|| WrongVariable::TooLong(name.to_owned()))?;
-            total += value.len();
-            if name.parse::<EnvName>().is_ok_and(|name| !name.is_reserved()) {
-                usable.push((name, String::from_utf8_lossy(&value).into_owned()));
-            }
-            known.insert(name.as_bytes(), value);
+    /// from the cluster. As in Kubernetes, `$(NAME)` becomes the value of an earlier variable. A job that an earlier
+    /// version has accepted may have wrong variables, which are left out.
+    pub fn variables(&self) -> Vec<(&str, String)> {
+        self.checked_variables().into_iter().filter_map(Result::ok).collect()
+    }
+
+    /// Checks the variables of a new job.
+    pub(crate) fn check_variables(&self) -> Result<(), WrongVariable> {
+        self.checked_variables().into_iter().try_for_each(|variable| variable.map(drop))
+    }
+
+    fn checked_variables(&self) -> Vec<Result<(&str, String), WrongVariable>> {
+        let mut earlier = EarlierVariables::default();
+        match self.listed_variables() {
+            Ok(listed) => listed.iter().filter_map(|variable| earlier.take(variable).transpose()).collect(),
+            Err(wrong) => vec![Err(wrong)],
         }
-        Ok(usable)
     }
 
     /// The field `env` of the script's container.
@@ -120,6 +116,35 @@ impl Template {
             Some(Value::Array(list)) => Ok(list),
             Some(_) => Err(WrongVariable::NoList),
         }
+    }
+}
+
+/// The variables of a template before the next one.
+#[derive(Default)]
+struct EarlierVariables<'t> {
+    values: BTreeMap<&'t [u8], Vec<u8>>,
+    /// Bytes of all values.
+    total: usize,
+}
+
+impl<'t> EarlierVariables<'t> {
+    /// Takes the next variable. `None` if its value comes from the cluster, or if a script does not get it.
+    fn take(&mut self, variable: &'t Value) -> Result<Option<(&'t str, String)>, WrongVariable> {
+        let name = variable.get("name").and_then(Value::as_str).ok_or(WrongVariable::NoList)?;
+        let value = match (variable.get("value"), variable.get("valueFrom")) {
+            (_, Some(from)) if !from.is_null() => return Ok(None),
+            (None | Some(Value::Null), _) => "",
+            (Some(Value::String(value)), _) => value,
+            (Some(_), _) => return Err(WrongVariable::NoText(name.to_owned())),
+        };
+        let value_of = |name: &[u8]| self.values.get(name).map(Vec::as_slice);
+        let value = expanded(value.as_bytes(), value_of).filter(|value| self.total + value.len() <= TOTAL_LIMIT);
+        let value = value.ok_or_else(|| WrongVariable::TooLong(name.to_owned()))?;
+        self.total += value.len();
+        let is_usable = name.parse::<EnvName>().is_ok_and(|name| !name.is_reserved());
+        let usable = is_usable.then(|| (name, String::from_utf8_lossy(&value).into_owned()));
+        self.values.insert(name.as_bytes(), value);
+        Ok(usable)
     }
 }
 

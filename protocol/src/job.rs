@@ -231,13 +231,17 @@ impl<'de> Deserialize<'de> for JobSpec {
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
-    /// Checks a new request. Variables that need `allow_env` are refused only here, and not in a record that is read
-    /// back: a later version may refuse further variables.
+    /// Checks a new request. Variables that need `allow_env` and wrong variables of templates are refused only here, and
+    /// not in a record that is read back: an earlier version may have accepted them.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {
             Some(name) => Err(SpecError::RefusedEnv(name.clone())),
-            None => Self::filled(request),
+            None => {
+                let spec = Self::filled(request)?;
+                spec.check_variables()?;
+                Ok(spec)
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The rules that every [`JobSpec`] follows.
 
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
-use crate::group::{self, GROUPS_MAX};
+use crate::group::{self, GROUPS_MAX, Template};
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::is_default;
 use crate::job::{JobSpec, SpecError, Strategy};
@@ -99,9 +99,16 @@ impl JobSpec {
             if template.container.is_empty() || !template.pod.is_object() {
                 return Err(SpecError::NoTemplate(number));
             }
-            template.variables().map_err(|why| SpecError::GroupVariable { group: number, why })?;
         }
         Ok(())
+    }
+
+    /// Checks the variables of the groups' templates.
+    pub(crate) fn check_variables(&self) -> Result<(), SpecError> {
+        self.groups.iter().enumerate().try_for_each(|(place, group)| {
+            let checked = group.template.as_ref().map_or(Ok(()), Template::check_variables);
+            checked.map_err(|why| SpecError::GroupVariable { group: place + 1, why })
+        })
     }
 
     /// Checks the run policy, and whether it fits the job's replicas.

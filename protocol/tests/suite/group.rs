@@ -92,12 +92,14 @@ fn a_chief_can_train_without_workers() {
     assert_eq!(JobSpec::try_from(alone).expect("an invalid job").worker_num, 0);
 }
 
-/// The variables of a template whose container has this `env`.
-fn variables(env: &serde_json::Value) -> Result<Vec<(String, String)>, String> {
-    let pod = json!({ "spec": { "containers": [{ "name": "tensorflow", "env": env }] } });
-    let template = templated(2222, pod).template.expect("no template");
-    let variables = template.variables().map_err(|error| error.to_string())?;
-    Ok(variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+/// A group with a template whose container has this `env`.
+fn with_env(env: &serde_json::Value) -> Group {
+    templated(2222, json!({ "spec": { "containers": [{ "name": "tensorflow", "env": env }] } }))
+}
+
+fn variables(group: &Group) -> Vec<(String, String)> {
+    let template = group.template.as_ref().expect("no template");
+    template.variables().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[test]
@@ -122,11 +124,8 @@ fn the_values_of_a_template_contain_earlier_values_as_in_kubernetes() {
         ]);
         let pairs =
             [("BASE", "/data"), ("ABSENT", ""), ("NONE", ""), ("SELF", expected), ("LATER", "later"), ("BASE", "new")];
-        assert_eq!(
-            variables(&env),
-            Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
-            "{value}"
-        );
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(variables(&with_env(&env)), pairs, "{value}");
     }
 }
 
@@ -143,9 +142,17 @@ fn variables_of_a_template_that_are_no_strings_or_grow_without_bound_are_refused
         (json!(doubled), "env[A8].value is too long, with the values of other variables in it"),
         (json!(many), "env[B48].value is too long, with the values of other variables in it"),
     ] {
-        assert_eq!(variables(&env), Err(why.to_owned()));
-        let pod = json!({ "spec": { "containers": [{ "name": "tensorflow", "env": env }] } });
         let sentence = format!("the template of group 1: {why}");
-        assert_eq!(refused(request(vec![templated(2222, pod)])), (ErrorCode::BadGroups, sentence));
+        assert_eq!(refused(request(vec![with_env(&env)])), (ErrorCode::BadGroups, sentence));
     }
+}
+
+#[test]
+fn a_record_with_wrong_variables_that_an_earlier_version_has_accepted_is_read_without_them() {
+    let env = json!([{ "name": "A", "value": 64 }, "B", { "name": "C", "value": "c" }]);
+    let valid = JobSpec::try_from(request(vec![with_env(&json!([]))])).expect("an invalid job");
+    let mut record = serde_json::to_value(&valid).expect("not JSON");
+    record["groups"][0]["template"]["pod"]["spec"]["containers"][0]["env"] = env;
+    let read: JobSpec = serde_json::from_value(record).expect("the record is refused");
+    assert_eq!(variables(&read.groups[0]), [("C".to_owned(), "c".to_owned())]);
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use job::observation::{Addresses, PodState};
 use protocol::agent::ExitOutcome;
 use protocol::env::{MUSTER_SCRIPT_PREFIX, MUSTER_TOKEN_SHA256};
-use protocol::group::{Template, WrongVariable};
+use protocol::group::Template;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -51,8 +51,6 @@ pub(super) enum ChildError {
     Spawn { program: String, source: io::Error },
     #[error("find a free port for TensorFlow")]
     Port(#[source] io::Error),
-    #[error("read the variables of the pod's template")]
-    Variables(#[source] WrongVariable),
     #[error("create the pod's folder")]
     Folder(#[source] io::Error),
     #[error("the agent did not print its address within {} s", ANNOUNCE_TIMEOUT.as_secs())]
@@ -68,7 +66,7 @@ impl ChildError {
     pub(super) fn lacks_room(&self) -> bool {
         match self {
             Self::Spawn { source, .. } | Self::Port(source) | Self::Folder(source) => lacks_room(source),
-            Self::Variables(_) | Self::Silent | Self::Ended(_) | Self::NoAddress(_) => false,
+            Self::Silent | Self::Ended(_) | Self::NoAddress(_) => false,
         }
     }
 }
@@ -146,9 +144,8 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     let brought = brings_code.then(brought).transpose().map_err(ChildError::Folder)?;
     let (own_work_dir, code_dir) = brought.unzip();
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
-    let of_script = template.as_ref().map(Template::variables).transpose().map_err(ChildError::Variables)?;
-    let of_script =
-        of_script.into_iter().flatten().map(|(name, value)| (format!("{MUSTER_SCRIPT_PREFIX}{name}"), value));
+    let of_script = template.iter().flat_map(Template::variables);
+    let of_script = of_script.map(|(name, value)| (format!("{MUSTER_SCRIPT_PREFIX}{name}"), value));
     let mut agent = Command::new(&launcher.agent_binary);
     for name in &launcher.not_inherited {
         agent.env_remove(name);
