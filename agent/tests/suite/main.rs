@@ -16,6 +16,7 @@ mod memory;
 mod phase_tables;
 mod posts;
 mod protocol_over_http;
+mod pushing;
 mod stacks;
 mod stopping_leaves_no_survivor;
 mod support;

@@ -1,5 +1,6 @@
 //! A real agent as a child of the test, and a client for raw HTTP.
 
+pub(crate) mod code;
 pub(crate) mod warm;
 
 use std::collections::BTreeMap;
