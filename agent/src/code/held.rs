@@ -7,9 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use protocol::code::{CodeFile, Manifest, Sha256};
-
-use super::has_content;
+use protocol::code::{CodeFile, Manifest, Sha256, has_content};
 
 /// The files of some code. Another delivery may move or remove them, and a script may change them.
 #[derive(Debug)]
@@ -29,7 +27,7 @@ impl Held {
 
     /// Whether all files still have their contents. Reads all of them.
     pub fn is_intact(&self) -> bool {
-        self.blobs.iter().all(|(blob, (path, size))| has_content(path, *blob, *size).unwrap_or(false))
+        self.blobs.iter().all(|(blob, (path, size))| has_content(path, *blob, *size))
     }
 
     /// Writes the manifest and all blobs.

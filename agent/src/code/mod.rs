@@ -7,20 +7,22 @@ mod placed;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::agent::CodeStatus;
-use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Hasher, Manifest, MissingBlobs, Sha256};
+use protocol::code::{
+    BlobError, BlobPart, BlobReader, CodeFile, CodeId, Manifest, MissingBlobs, OWN_FOLDER, PlacedCode, Sha256,
+    has_content,
+};
+use tracing::warn;
 
 pub use self::held::Held;
-use self::placed::{Placed, has_all_files};
+use self::placed::{Record, has_all_files};
 
-/// The agent's own folder in the working directory. Manifests with paths in this folder are invalid.
-const FOLDER: &str = ".muster";
 /// The file of an arriving blob. The file gets the blob's name when the blob is complete and verified.
 const UNFINISHED: &str = "unfinished";
 /// Modes of the code's files in the working directory.
@@ -70,7 +72,7 @@ pub struct CodeFolder {
     /// move a file to its place.
     arriving: PathBuf,
     /// The record of the code in the working directory. Other agents may share this directory.
-    record: Placed,
+    record: Record,
     /// Code with missing blobs.
     incoming: Option<Code>,
     /// Complete code that is not in the working directory.
@@ -83,8 +85,8 @@ impl CodeFolder {
     /// The state of a working directory before the first delivery. Code arrives in the folder `arriving`; `None`: in
     /// Muster's folder in the working directory.
     pub fn new(work_dir: PathBuf, arriving: Option<PathBuf>) -> Self {
-        let own = work_dir.join(FOLDER);
-        let (arriving, record) = (arriving.unwrap_or_else(|| own.clone()), Placed::new(own));
+        let arriving = arriving.unwrap_or_else(|| work_dir.join(OWN_FOLDER));
+        let record = Record::new(work_dir.clone());
         Self { work_dir, arriving, record, incoming: None, staged: None, placed: None }
     }
 
@@ -102,6 +104,9 @@ impl CodeFolder {
         let found = manifest.id();
         if found != id {
             return Err(CodeError::WrongId { asked: id, found });
+        }
+        if self.placed.is_some() {
+            drop(self.locked()?);
         }
         if is(&self.placed, id) {
             self.staged = None;
@@ -142,36 +147,69 @@ impl CodeFolder {
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::InTheWay`] and [`CodeError::File`].
     pub fn put_in_place(&mut self, id: CodeId) -> Result<Vec<String>, CodeError> {
+        let _lock = self.locked()?;
         if is(&self.placed, id) {
             return Ok(vec![]);
         }
         let Some(code) = self.staged.as_ref().filter(|code| code.id == id) else {
             return Err(CodeError::Missing(id));
         };
-        let _lock = self.record.lock()?;
-        let earlier = self.earlier();
-        let change = place::Change::new(&self.work_dir, &code.manifest, earlier.as_deref())?;
+        let said = self.replace(code);
+        // If a move has failed, the working directory may contain files of old and new code. So no code counts as
+        // placed, and the next delivery sends all blobs that are not there.
+        if !matches!(said, Err(CodeError::InTheWay(_))) {
+            self.placed = self.staged.take().filter(|_| said.is_ok());
+        }
+        said
+    }
+
+    /// Puts new code in place of the code in the working directory, unless another agent has done so. Until all files
+    /// are changed, the record names the old code and the new code, so that the next delivery knows the contents of
+    /// both, even if this agent is killed.
+    fn replace(&self, Code { id, manifest: new }: &Code) -> Result<Vec<String>, CodeError> {
+        let (staged, earlier) = (self.folder("staged"), self.earlier());
+        if self.lies_here(*id) {
+            fs::remove_dir_all(staged)?;
+            return Ok(vec![]);
+        }
+        let change = place::Change::new(&self.work_dir, new, earlier.as_ref());
         if let Some(path) = change.obstacle() {
             return Err(CodeError::InTheWay(path));
         }
-        let moved = change.apply(&self.folder("staged"));
-        let moved = moved.and_then(|said| self.record.write(&code.manifest).map(|()| said));
-        // If a move has failed, the working directory may contain files of old and new code. So no code counts as
-        // placed, and the next delivery sends all blobs that are not there.
-        self.placed = self.staged.take().filter(|_| moved.is_ok());
-        Ok(moved?)
+        self.record.write(&earlier.clone().unwrap_or_default().begin(new))?;
+        let said = change.apply(&staged)?;
+        self.record.write(&PlacedCode::complete(Manifest::clone(new)))?;
+        Ok(said)
     }
 
-    /// The code in the working directory. An earlier agent, or another agent, may have put it there.
-    fn earlier(&self) -> Option<Arc<Manifest>> {
-        let known = || self.placed.as_ref().map(|code| Arc::clone(&code.manifest));
-        self.record.read().map(Arc::new).or_else(known)
+    /// Locks the working directory. If another agent has put other code there, forgets the code of this agent.
+    fn locked(&mut self) -> io::Result<File> {
+        let lock = self.record.lock()?;
+        let is_here = |code: &Code| self.earlier().is_some_and(|placed| placed.is(code.id));
+        if !self.placed.as_ref().is_none_or(is_here) {
+            self.placed = None;
+        }
+        Ok(lock)
+    }
+
+    /// The code in the working directory. An earlier agent, or another agent, may have put it there. `None` if no code
+    /// was put there.
+    fn earlier(&self) -> Option<PlacedCode> {
+        let known = || self.placed.as_ref().map(|code| PlacedCode::complete(Manifest::clone(&code.manifest)));
+        match PlacedCode::read(&self.work_dir) {
+            Ok(placed) => placed.or_else(known),
+            Err(error) => {
+                warn!(%error, "the record of the code in the working directory cannot be read");
+                Some(known().unwrap_or_default())
+            }
+        }
     }
 
     /// Whether this code is in the working directory already. Files that a script has changed since then stay as they
     /// are.
     fn lies_here(&self, id: CodeId) -> bool {
-        self.record.read().is_some_and(|code| code.id() == id && has_all_files(&self.work_dir, &code))
+        let code = self.earlier().filter(|placed| placed.is(id)).and_then(|placed| placed.code);
+        code.is_some_and(|code| has_all_files(&self.work_dir, &code))
     }
 
     /// Finds the files of this code: at their paths in the working directory, or in the folder for staged code. Reads
@@ -204,12 +242,11 @@ impl CodeFolder {
                 fs::remove_file(entry.path())?;
             }
         }
-        let earlier = self.earlier();
-        let placed = earlier.iter().flat_map(|code| code.files());
-        for file in placed.filter(|file| blobs.contains_key(&file.sha256)) {
+        let earlier = self.earlier().unwrap_or_default();
+        for file in earlier.files().filter(|file| blobs.contains_key(&file.sha256)) {
             let (from, to) = (self.work_dir.join(file.path.as_str()), folder.join(file.sha256.to_string()));
             // The script may have changed this file.
-            if !to.exists() && has_content(&from, file.sha256, file.size)? {
+            if !to.exists() && has_content(&from, file.sha256, file.size) {
                 let unfinished = folder.join(UNFINISHED);
                 fs::copy(from, &unfinished)?;
                 fs::rename(unfinished, to)?;
@@ -219,13 +256,14 @@ impl CodeFolder {
     }
 
     /// Stages the incoming code if it is complete. The first code is put in place at once, so that a warm interpreter
-    /// can read it. If other code is in the working directory, scripts of other agents may use it.
+    /// can read it. If other code is in the working directory, the new code waits for the next start, because scripts of
+    /// other agents may use the present code.
     fn complete(&mut self) -> Result<MissingBlobs, CodeError> {
         let Some(code) = &self.incoming else { return Ok(MissingBlobs::default()) };
         let (id, folder) = (code.id, self.folder("incoming"));
         let blobs = code.manifest.blobs().into_iter();
         // A crash or a broken disk may have damaged a received blob. A file that cannot be read counts as damaged.
-        let has = |blob: Sha256, size: u64| has_content(&folder.join(blob.to_string()), blob, size).unwrap_or(false);
+        let has = |blob: Sha256, size: u64| has_content(&folder.join(blob.to_string()), blob, size);
         let missing: Vec<Sha256> = blobs.filter(|(blob, size)| !has(*blob, *size)).map(|(blob, _)| blob).collect();
         if !missing.is_empty() {
             return Ok(MissingBlobs { missing });
@@ -237,7 +275,8 @@ impl CodeFolder {
             let _ = fs::remove_dir_all(self.folder("staged"));
             return Err(error.into());
         }
-        if self.placed.is_none() && self.record.read().is_none_or(|code| code.id() == id) {
+        let is_same = |placed: &PlacedCode| placed.code.as_ref().is_some_and(|code| code.id() == id);
+        if self.placed.is_none() && self.earlier().as_ref().is_none_or(is_same) {
             self.put_in_place(id)?;
         }
         Ok(MissingBlobs::default())
@@ -276,21 +315,6 @@ fn stage(manifest: &Manifest, blobs: &Path, staged: &Path) -> io::Result<()> {
 
 fn set_mode(path: &Path, file: &CodeFile) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(if file.executable { EXECUTABLE_MODE } else { MODE }))
-}
-
-/// Whether `path` is a regular file with this content. Reads the whole file if its size in bytes is right.
-fn has_content(path: &Path, content: Sha256, size: u64) -> io::Result<bool> {
-    // Opening a FIFO would wait for its writer.
-    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == size) {
-        return Ok(false);
-    }
-    let (mut file, mut hasher, mut buffer) = (File::open(path)?, Hasher::default(), vec![0; 64 * 1024]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.finish() == content),
-            length => hasher.update(&buffer[..length]),
-        }
-    }
 }
 
 /// Writes blobs to files as they arrive.

@@ -1,16 +1,16 @@
 //! Puts complete code into the working directory. Files that no delivery brought stay there, such as a script's
 //! checkpoints. A file of the code that the script has changed stays too, unless the new code changes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use protocol::code::{CodeFile, Manifest};
+use protocol::code::{CodeFile, Delivered, Manifest, PlacedCode, has_content};
 
-use super::{has_content, set_mode};
+use super::set_mode;
 
 /// Maximum number of files that are named. Further files are counted.
 const NAMED_MAX: usize = 20;
@@ -19,7 +19,8 @@ const NAMED_MAX: usize = 20;
 pub(super) struct Change<'a> {
     work_dir: &'a Path,
     new: &'a Manifest,
-    earlier: BTreeMap<&'a str, &'a CodeFile>,
+    earlier: Option<&'a PlacedCode>,
+    delivered: Delivered<'a>,
     /// The files that only the earlier code has and that nobody has changed.
     going: BTreeSet<&'a str>,
     /// Sentences about files that both the script and the new code have changed.
@@ -40,20 +41,19 @@ enum Fate {
 
 impl<'a> Change<'a> {
     /// Reads the files that only the earlier code has.
-    pub(super) fn new(work_dir: &'a Path, new: &'a Manifest, earlier: Option<&'a Manifest>) -> io::Result<Self> {
-        let by_path = |manifest: &'a Manifest| manifest.files().iter().map(|file| (file.path.as_str(), file));
-        let earlier: BTreeMap<&str, &CodeFile> = earlier.into_iter().flat_map(by_path).collect();
-        let (paths, mut going, mut said) = (by_path(new).collect::<BTreeMap<_, _>>(), BTreeSet::new(), vec![]);
-        for (path, file) in earlier.iter().filter(|(path, _)| !paths.contains_key(*path)) {
-            let target = work_dir.join(path);
-            let is_own = fs::symlink_metadata(&target).is_ok_and(|found| !found.is_dir());
-            if is_own && !has_content(&target, file.sha256, file.size)? {
+    pub(super) fn new(work_dir: &'a Path, new: &'a Manifest, earlier: Option<&'a PlacedCode>) -> Self {
+        let delivered = earlier.map(PlacedCode::delivered).unwrap_or_default();
+        let paths: BTreeSet<&str> = new.files().iter().map(|file| file.path.as_str()).collect();
+        let (mut going, mut said) = (BTreeSet::new(), vec![]);
+        for path in delivered.paths().filter(|path| !paths.contains(path)) {
+            let is_own = fs::symlink_metadata(work_dir.join(path)).is_ok_and(|found| !found.is_dir());
+            if is_own && !delivered.has(work_dir, path) {
                 said.push(format!("kept {path}, which the new code no longer has: the script had changed it"));
             } else {
-                going.insert(*path);
+                going.insert(path);
             }
         }
-        Ok(Self { work_dir, new, earlier, going, said })
+        Self { work_dir, new, earlier, delivered, going, said }
     }
 
     /// A path of the new code that is blocked: there is a folder in place of a file, or a file or link in place of a
@@ -98,12 +98,15 @@ impl<'a> Change<'a> {
         }
         for (index, file) in self.new.files().iter().enumerate() {
             let target = self.work_dir.join(file.path.as_str());
-            match self.fate(file, &target)? {
+            match self.fate(file, &target) {
                 Fate::Ready => set_mode(&target, file)?,
                 Fate::Kept => {}
                 Fate::Written => move_to(&staged.join(index.to_string()), &target)?,
                 Fate::Replaced => {
-                    self.said.push(format!("the new code replaces {}, which the script had changed", file.path));
+                    // Without complete earlier code, a file of the image or of a volume looks like a file of the script.
+                    let is_known = self.earlier.is_some_and(|earlier| earlier.code.is_some());
+                    let changed = if is_known { "had changed" } else { "may have changed" };
+                    self.said.push(format!("the new code replaces {}, which the script {changed}", file.path));
                     move_to(&staged.join(index.to_string()), &target)?;
                 }
             }
@@ -112,18 +115,17 @@ impl<'a> Change<'a> {
         Ok(shortened(self.said))
     }
 
-    fn fate(&self, new: &CodeFile, target: &Path) -> io::Result<Fate> {
-        if has_content(target, new.sha256, new.size)? {
-            return Ok(Fate::Ready);
+    fn fate(&self, new: &CodeFile, target: &Path) -> Fate {
+        if has_content(target, new.sha256, new.size) {
+            return Fate::Ready;
         }
-        if self.earlier.is_empty() || fs::symlink_metadata(target).is_err() {
-            return Ok(Fate::Written);
+        let Some(earlier) = self.earlier else { return Fate::Written };
+        if fs::symlink_metadata(target).is_err() || self.delivered.has(self.work_dir, new.path.as_str()) {
+            return Fate::Written;
         }
-        match self.earlier.get(new.path.as_str()) {
-            Some(earlier) if earlier.sha256 == new.sha256 => Ok(Fate::Kept),
-            Some(earlier) if has_content(target, earlier.sha256, earlier.size)? => Ok(Fate::Written),
-            Some(_) | None => Ok(Fate::Replaced),
-        }
+        let before = earlier.code.as_ref().and_then(|code| code.file(&new.path));
+        let is_unchanged = before.is_some_and(|before| before.sha256 == new.sha256);
+        if is_unchanged { Fate::Kept } else { Fate::Replaced }
     }
 
     fn remove_empty_folders(&self, path: &str) {
@@ -148,7 +150,7 @@ fn shortened(mut said: Vec<String>) -> Vec<String> {
     let further = said.len().saturating_sub(NAMED_MAX);
     said.truncate(NAMED_MAX);
     if further > 0 {
-        said.push(format!("the same happened to {further} more files"));
+        said.push(format!("{further} more files were changed both by the script and by the new code"));
     }
     said
 }

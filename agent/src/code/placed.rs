@@ -1,46 +1,39 @@
-//! Remembers which code is in a working directory, in `.muster/placed.json`. So an agent knows which files a script has
-//! changed, even if an earlier agent, or another agent that shares the directory, has put the code there.
+//! Keeps the record of which code is in a working directory. So an agent knows which files a script has changed, even
+//! if an earlier agent, or another agent that shares the directory, has put the code there.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use protocol::code::Manifest;
+use protocol::code::{Manifest, OWN_FOLDER, PlacedCode};
 
 /// The record of the code in one working directory.
 #[derive(Debug)]
-pub(super) struct Placed {
-    folder: PathBuf,
+pub(super) struct Record {
+    work_dir: PathBuf,
 }
 
-impl Placed {
-    /// `folder` is Muster's folder in the working directory.
-    pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+impl Record {
+    pub(super) fn new(work_dir: PathBuf) -> Self {
+        Self { work_dir }
     }
 
     /// Waits until no other agent changes this working directory. Dropping the file releases the lock.
     pub(super) fn lock(&self) -> io::Result<File> {
-        fs::create_dir_all(&self.folder)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(self.folder.join("lock"))?;
+        let folder = self.work_dir.join(OWN_FOLDER);
+        fs::create_dir_all(&folder)?;
+        let lock = File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
         lock.lock()?;
         Ok(lock)
     }
 
-    /// The code that was put in place last. `None` if there is no valid record.
-    pub(super) fn read(&self) -> Option<Manifest> {
-        serde_json::from_slice(&fs::read(self.file()).ok()?).ok()
-    }
-
-    /// Writes the record completely or not at all.
-    pub(super) fn write(&self, code: &Manifest) -> io::Result<()> {
-        let unfinished = self.folder.join("placed.new");
-        fs::write(&unfinished, serde_json::to_vec(code)?)?;
-        fs::rename(unfinished, self.file())
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.join("placed.json")
+    /// Writes the record completely or not at all, even if the machine loses its power.
+    pub(super) fn write(&self, placed: &PlacedCode) -> io::Result<()> {
+        let unfinished = self.work_dir.join(OWN_FOLDER).join("placed.new");
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&serde_json::to_vec(placed)?)?;
+        file.sync_all()?;
+        fs::rename(unfinished, PlacedCode::file(&self.work_dir))
     }
 }
 

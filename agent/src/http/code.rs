@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
-use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
+use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest, PlacedCode};
 use protocol::routes;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, mpsc};
@@ -83,11 +83,20 @@ pub(super) struct Ready {
 
 /// The staged code that a start needs. `None` if this code is already in place, or if the job brings no code.
 pub(super) async fn ready(agent: &Agent, code: Option<CodeId>) -> Result<Option<Ready>, Failure> {
+    let Some(id) = code else { return Ok(None) };
     // If the code is in place, do not lock the folder: a long delivery of other code must not delay this start.
-    let missing = code.filter(|id| agent.status.borrow().code.running != Some(*id));
-    let Some(id) = missing else { return Ok(None) };
+    if agent.status.borrow().code.running == Some(id) && !is_replaced(agent, id).await? {
+        return Ok(None);
+    }
     let folder = Arc::clone(&agent.code.folder).lock_owned().await;
     if folder.status().staged == Some(id) { Ok(Some(Ready { id, folder })) } else { Err(CodeError::Missing(id).into()) }
+}
+
+/// Whether another agent has replaced the code in the working directory.
+async fn is_replaced(agent: &Agent, id: CodeId) -> Result<bool, Failure> {
+    let work_dir = agent.template.work_dir.clone();
+    let look = move || matches!(PlacedCode::read(&work_dir), Ok(Some(placed)) if !placed.is(id));
+    spawn_blocking(look).await.map_err(|_| Failure::Ending)
 }
 
 /// Puts the code of a start into the working directory. A note in the output names each file that both the script and

@@ -1,10 +1,14 @@
 //! Later code in the same working directory: which files it changes, and which files of the script stay.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::fs::{self, Permissions};
+use std::iter;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use agent::code::CodeFolder;
+use bytes::Bytes;
 use protocol::agent::{CodeStatus, ExitOutcome};
 use protocol::error::ErrorCode;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::support::code::{Code, Place, files};
 
@@ -173,4 +177,86 @@ fn a_folder_of_the_code_becomes_a_file_unless_the_script_has_files_in_it() {
     fs::remove_file(place.path("data/deep/log")).unwrap();
     assert_eq!(place.configure(&new, "1.1").status, 200);
     assert_eq!(place.files(), files(&[("train.py", "2"), ("data", "one file")]));
+}
+
+/// Fails a push of this code after some of its files have moved: the staged file with this index is missing.
+fn fail_half_way(place: &Place, code: &Code, index: usize, generation: &str) {
+    place.deliver(code);
+    fs::remove_file(place.path(&format!(".muster/staged/{index}"))).unwrap();
+    assert_eq!(place.configure(code, generation).refusal(), (507, ErrorCode::CodeStoreFull));
+}
+
+#[test]
+fn after_a_push_that_failed_half_way_each_next_code_is_complete_and_the_files_of_the_script_stay() {
+    let of = |a: &str, b: &str| Code::of(&[("a.py", a), ("best.txt", "b"), ("sub/b.py", b), ("train.py", "")]);
+    let (old, new, third) = (of("old", "old"), of("new", "new"), of("old", "third"));
+    let nexts = [(&old, ["old", "old"]), (&new, ["new", "new"]), (&third, ["old", "third"])];
+    for ((next, expected), is_restarted) in nexts.into_iter().flat_map(|next| [(next, false), (next, true)]) {
+        let mut place = Place::new(&["python3", "train.py"]);
+        place.deliver(&old);
+        fs::write(place.path("best.txt"), "0.9").unwrap();
+        fail_half_way(&place, &new, 2, "1.1");
+        assert_eq!(fs::read_to_string(place.path("a.py")).unwrap(), "new", "the push failed before its first file");
+        if is_restarted {
+            place.agent = place.next_agent("");
+        }
+        place.push(next, "1.2");
+        let text = |path: &str| fs::read_to_string(place.path(path)).unwrap();
+        assert_eq!([text("a.py"), text("sub/b.py")], expected, "restarted: {is_restarted}");
+        assert_eq!(text("best.txt"), "0.9");
+        assert_eq!(place.agent.get("/run?generation=1.2").status, 200);
+        place.agent.wait_for_exit();
+        assert_eq!(String::from_utf8(place.agent.logs("stderr")).unwrap(), "", "restarted: {is_restarted}");
+    }
+}
+
+#[test]
+fn a_folder_that_another_agent_has_changed_gets_the_code_of_a_start_again() {
+    let (folder, own) = (tempfile::tempdir().unwrap(), [(); 2].map(|()| Place::new(&["python3", "train.py"])));
+    let [one, other] = own.each_ref().map(|own| own.sharing(folder.path()));
+    let (old, new) = (Code::of(&[("train.py", "1")]), Code::of(&[("train.py", "2")]));
+    one.push(&old, "1.1");
+    other.push(&new, "1.1");
+    assert_eq!(one.configure(&old, "1.2").refusal(), (409, ErrorCode::CodeMissing));
+    one.push(&old, "1.2");
+    assert_eq!(fs::read_to_string(folder.path().join("train.py")).unwrap(), "1");
+}
+
+#[test]
+fn if_the_record_of_the_code_is_damaged_no_file_is_replaced_in_silence() {
+    let mut place = Place::new(&["python3", "train.py"]);
+    let code = Code::of(&[("train.py", ""), ("best.txt", "old")]);
+    place.deliver(&code);
+    fs::write(place.path("best.txt"), "0.9").unwrap();
+    fs::write(place.path(".muster/placed.json"), "").unwrap();
+    place.agent = place.next_agent("");
+    place.deliver(&code);
+    assert_eq!(fs::read_to_string(place.path("best.txt")).unwrap(), "0.9", "a file was replaced before a start");
+    place.push(&code, "1.1");
+    assert_eq!(place.agent.get("/run?generation=1.1").status, 200);
+    place.agent.wait_for_exit();
+    let said = "[muster: the new code replaces best.txt, which the script may have changed]\n";
+    assert_eq!(String::from_utf8(place.agent.logs("stderr")).unwrap(), said);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_counts_as_changed_by_the_script() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut here = CodeFolder::new(folder.path().to_owned(), None);
+    let mut push = |code: &Code| {
+        let missing = here.offer(code.id(), code.manifest.clone()).unwrap().missing;
+        here.receive(code.id(), iter::once(Bytes::from(code.stream(&missing)))).unwrap();
+        here.put_in_place(code.id()).unwrap()
+    };
+    push(&Code::of(&[("train.py", "1"), ("secret", "s"), ("same", "same")]));
+    for name in ["secret", "same"] {
+        fs::set_permissions(folder.path().join(name), Permissions::from_mode(0o000)).unwrap();
+    }
+    // Root can read all files, but not without this capability.
+    let mut limited = capabilities(None).unwrap();
+    limited.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    set_capabilities(None, limited).unwrap();
+    let said = push(&Code::of(&[("train.py", "2"), ("copy", "s"), ("same", "same")]));
+    assert_eq!(said, ["kept secret, which the new code no longer has: the script had changed it"]);
+    assert_eq!(fs::read_to_string(folder.path().join("copy")).unwrap(), "s");
 }

@@ -3,6 +3,7 @@
 
 mod blobs;
 mod path;
+mod placed;
 mod syntax;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use sha2::Digest;
 
 pub use self::blobs::{BlobError, BlobPart, BlobReader};
 pub use self::path::{BadCodePath, CodePath, SCRIPT, ScriptPath};
+pub use self::placed::{Delivered, OWN_FOLDER, PlacedCode, has_content};
 pub use self::syntax::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use crate::as_text::serde_as_string;
 
@@ -204,9 +206,14 @@ impl Manifest {
         self.files.iter().map(|file| (file.sha256, file.size)).collect()
     }
 
+    /// The file with this path.
+    pub fn file(&self, path: &CodePath) -> Option<&CodeFile> {
+        self.files.binary_search_by(|file| file.path.cmp(path)).ok().map(|index| &self.files[index])
+    }
+
     /// Whether this script is one of the files.
     pub fn has(&self, script: &ScriptPath) -> bool {
-        self.files.binary_search_by(|file| file.path.cmp(script.as_path())).is_ok()
+        self.file(script.as_path()).is_some()
     }
 
     /// The id: the SHA-256 of a text with one line for each file, `SHA256 SIZE MODE PATH` with the mode `x` or `-`. No

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::OWN_FOLDER;
 use crate::as_text::{checked_text, serde_as_string};
 
 /// Default name of the training script.
@@ -13,8 +14,6 @@ pub const SCRIPT: &str = "exec.py";
 const PATH_BYTES_MAX: usize = 1024;
 /// Maximum bytes of a part, the limit of Linux's file systems.
 const PART_BYTES_MAX: usize = 255;
-/// The first part of the paths that are reserved for Muster's own files in a job's folder.
-const RESERVED: &str = ".muster";
 
 /// A relative path with `/` between its parts. No part is empty, `.` or `..`, and no character is a control character
 /// or a backslash.
@@ -57,7 +56,7 @@ impl FromStr for CodePath {
             "it has a part that is empty, '.' or '..'"
         } else if parts().any(|part| part.len() > PART_BYTES_MAX) {
             "it has a part longer than 255 bytes"
-        } else if parts().next().is_some_and(|first| first.to_lowercase() == RESERVED) {
+        } else if parts().next().is_some_and(|first| first.to_lowercase() == OWN_FOLDER) {
             "Muster itself uses the folder .muster"
         } else {
             return Ok(Self(text.to_owned()));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use protocol::code::OWN_FOLDER;
 
 use super::{unreadable, wrong_files};
 use crate::code::ignored::Ignored;
@@ -16,8 +17,6 @@ use crate::ending::error::Error;
 
 /// Names of files and folders that no job needs.
 const NEVER_SENT: [&str; 4] = [".git", "__pycache__", ".venv", "venv"];
-/// A folder that Muster uses, directly in the job's folder.
-const OWN: &str = ".muster";
 const MUSTERIGNORE: &str = ".musterignore";
 const DOCKERIGNORE: &str = ".dockerignore";
 const GITIGNORE: &str = ".gitignore";
@@ -67,7 +66,8 @@ impl Rules {
 
     /// Whether the file or folder with this path in the job is left out.
     pub(super) fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
-        if path.file_name().is_some_and(|name| NEVER_SENT.iter().any(|never| name == *never)) || path == Path::new(OWN)
+        if path.file_name().is_some_and(|name| NEVER_SENT.iter().any(|never| name == *never))
+            || path == Path::new(OWN_FOLDER)
         {
             return true;
         }

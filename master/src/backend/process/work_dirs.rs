@@ -1,18 +1,15 @@
 //! The working directories of jobs that bring their code, `work/JOB.UID/` in the state directory. All replicas of a job
 //! share one. It lives as long as the job's record, because it contains what the scripts have written.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use job::key::JobKey;
-use protocol::code::{CodeFile, Manifest, Sha256};
+use protocol::code::{OWN_FOLDER, PlacedCode};
 
 use crate::host::files::unless_absent;
 
-/// The agents' folder in a working directory.
-const OWN: &str = ".muster";
 /// Files are not counted beyond this number.
 const COUNTED_MAX: u64 = 100_000;
 
@@ -41,22 +38,22 @@ impl WorkDirs {
         unless_absent(fs::remove_dir_all(self.path(job)))
     }
 
-    /// The number of files that the job's scripts have written or changed. What cannot be read is not counted.
+    /// The number of files that the job's scripts have written or changed. Folders that cannot be read are not
+    /// counted.
     pub(super) fn written_files(&self, job: &JobKey) -> u64 {
         let root = self.path(job);
-        let code: Option<Manifest> =
-            fs::read(root.join(OWN).join("placed.json")).ok().and_then(|json| serde_json::from_slice(&json).ok());
-        let code = code.as_ref().map(Manifest::files).unwrap_or_default();
-        let code: BTreeMap<&str, &CodeFile> = code.iter().map(|file| (file.path.as_str(), file)).collect();
+        let placed = PlacedCode::read(&root).ok().flatten().unwrap_or_default();
+        let delivered = placed.delivered();
         let (mut folders, mut written) = (vec![root.clone()], 0);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let (path, name) = (entry.path(), entry.file_name());
+                let relative = path.strip_prefix(&root).ok().and_then(Path::to_str);
                 let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
                 match is_folder {
-                    true if name == OWN || name == "__pycache__" => {}
+                    true if name == OWN_FOLDER || name == "__pycache__" => {}
                     true => folders.push(path),
-                    false => written += u64::from(!is_delivered(&root, &path, &code)),
+                    false => written += u64::from(!relative.is_some_and(|relative| delivered.has(&root, relative))),
                 }
             }
             if written >= COUNTED_MAX {
@@ -65,12 +62,4 @@ impl WorkDirs {
         }
         written
     }
-}
-
-/// Whether the file has the content that the code has under this path.
-fn is_delivered(root: &Path, file: &Path, code: &BTreeMap<&str, &CodeFile>) -> bool {
-    let name = file.strip_prefix(root).ok().and_then(Path::to_str);
-    let Some(delivered) = name.and_then(|name| code.get(name)) else { return false };
-    let has_its_size = fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() == delivered.size);
-    has_its_size && fs::read(file).is_ok_and(|content| Sha256::of(&content) == delivered.sha256)
 }
