@@ -20,6 +20,8 @@ use crate::request::script::Named;
 /// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
+/// Maximum number of requests that need code.
+const REQUESTS_MAX: usize = 4;
 
 /// Packs the code in the job's folder, and checks its script, unless the user has turned this off. An agent would find a
 /// mistake only after `--replace` has deleted the old job.
@@ -63,8 +65,31 @@ async fn until(wanted: &mut watch::Receiver<Option<CodeId>>, test: impl FnMut(&O
     }
 }
 
+/// Sends a request. While the master does not have the code, sends the code and repeats the request: a new master may
+/// lack the code that an earlier master has received. `tell` gets the result of each upload, with its sentence.
+pub(super) async fn with_code<T, F>(
+    client: &MasterClient,
+    code: Option<&Packed>,
+    notes: &Notes,
+    request: impl Fn() -> F,
+    mut tell: impl FnMut(&Result<String, MasterError>),
+) -> Result<T, MasterError>
+where
+    F: Future<Output = Result<T, MasterError>>,
+{
+    for _ in 1..REQUESTS_MAX {
+        let answer = request().await;
+        let lacks_code = answer.as_ref().is_err_and(MasterError::lacks_code);
+        let Some(code) = code.filter(|_| lacks_code) else { return answer };
+        let sent = persist(notes, || send(client, code)).await;
+        tell(&sent);
+        sent?;
+    }
+    request().await
+}
+
 /// Sends the code. If blobs are missing after an upload, sends them in the next upload. Returns a sentence about all
-/// uploads.
+/// uploads. If another master has replaced the one that received the manifest, sends the manifest again.
 pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String, MasterError> {
     let begun = Instant::now();
     let mut missing = client.put_manifest(code.id(), code.manifest()).await?;
@@ -74,8 +99,14 @@ pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String,
             break;
         }
         let (blobs, stream) = code.stream(&missing);
-        (sent, bytes) = (sent + blobs, bytes + stream.len() as u64);
-        missing = client.put_blobs(code.id(), stream).await?;
+        let length = stream.len() as u64;
+        missing = match client.put_blobs(code.id(), stream).await {
+            Err(error) if error.lacks_code() => client.put_manifest(code.id(), code.manifest()).await?,
+            missing => {
+                (sent, bytes) = (sent + blobs, bytes + length);
+                missing?
+            }
+        };
     }
     let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
     let counted = |count: usize| format!("{count} {}", if count == 1 { "file" } else { "files" });

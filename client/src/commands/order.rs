@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::dry_run::DryRun;
-use protocol::error::ErrorCode;
+use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::{Origin, Warning};
@@ -11,17 +11,15 @@ use protocol::tfjob::TfJobRequest;
 use protocol::view::JobState;
 use serde_json::Value;
 
-use super::bring::send;
+use super::bring::with_code;
 use super::leaving::in_doubt;
+use super::rerun::about_code;
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::{MasterClient, OldJob, Submitted};
 use crate::master::patience::persist;
 use crate::output::Notes;
 use crate::output::command_line::command;
-
-/// Maximum number of submits of a job with code. A new master may lack the code that an earlier master has received.
-const SUBMITS_MAX: usize = 4;
 
 /// The hint if a master has lost the code of a job that is submitted again.
 pub(super) const SEND_CODE: &str = "submit the script from its folder again";
@@ -102,17 +100,17 @@ impl Order {
     /// Submits the job. While the master does not have the job's code, sends the code and submits again. Prints the
     /// master's warnings about fields.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
-        for _ in 1..SUBMITS_MAX {
-            let outcome = self.submit_once(client, notes).await;
-            let is_code = |error: &MasterError| matches!(error, MasterError::Refused(problem) if problem.code == ErrorCode::CodeMissing);
-            let lacks_code = outcome.as_ref().is_err_and(is_code);
-            let Some(code) = self.code.as_ref().filter(|_| lacks_code) else { return outcome };
-            let sent = persist(notes, || send(client, code)).await.inspect_err(|_| {
+        let request = || self.submit_once(client, notes);
+        with_code(client, self.code.as_ref(), notes, request, |sent| self.tell_sent(sent, notes)).await
+    }
+
+    fn tell_sent(&self, sent: &Result<String, MasterError>, notes: &Notes) {
+        match sent {
+            Ok(sentence) => notes.say(sentence),
+            Err(_) => {
                 notes.say(&format!("job {} was not submitted, because its code could not be sent", self.name));
-            });
-            notes.say(&sent?);
+            }
         }
-        self.submit_once(client, notes).await
     }
 
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
@@ -154,17 +152,19 @@ impl Order {
     /// Makes sure that the master will accept this job after the old job with its name is deleted. Sends the job's
     /// code, because the master could refuse the code too.
     pub(super) async fn make_ready(&self, client: &MasterClient, notes: &Notes) -> Result<(), Error> {
-        let check = async || persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await;
-        let mut lacks_code = check().await?.lacks_code;
-        if let Some(code) = self.code.as_ref().filter(|_| lacks_code) {
-            notes.say(&persist(notes, || send(client, code)).await?);
-            lacks_code = check().await?.lacks_code;
-        }
-        if !lacks_code {
+        let check = || self.check_with_code(client, notes);
+        let ready = with_code(client, self.code.as_ref(), notes, check, |sent| self.tell_sent(sent, notes)).await;
+        ready.map_err(|error| about_code(error.into()))
+    }
+
+    /// Checks the job. If the master lacks the code, returns the error that a submit would return.
+    async fn check_with_code(&self, client: &MasterClient, notes: &Notes) -> Result<(), MasterError> {
+        let checked = persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await?;
+        if !checked.lacks_code {
             return Ok(());
         }
         let name = &self.name;
-        let sentence = format!("this master does not have the code of job {name}; no job was deleted or submitted");
-        Err(Error::input(sentence).hint(SEND_CODE))
+        let detail = format!("this master does not have the code of job {name}; no job was deleted or submitted");
+        Err(MasterError::Refused(Problem { status: 409, code: ErrorCode::CodeMissing, detail }))
     }
 }

@@ -1,6 +1,5 @@
 //! The steps of a push, for `push` and for `push --watch`.
 
-use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,13 +9,13 @@ use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 use tokio::time::sleep;
 
-use super::{bring, current_folder};
+use super::bring::with_code;
+use super::current_folder;
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::{or_deleted, until};
 use crate::master::client::MasterClient;
-use crate::master::patience::persist;
 use crate::output::{Notes, spelled};
 
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
@@ -45,15 +44,11 @@ pub(super) async fn patch(
     code: Option<&Packed>,
     notes: &Notes,
 ) -> Result<Pushed, Error> {
-    let (mut sent, mut has_sent, mut told) = (None, false, String::new());
+    let (mut sent, mut told) = (None, String::new());
     loop {
-        match (client.patch(job, patch).await, code) {
-            (Err(MasterError::Refused(problem)), Some(code))
-                if problem.code == ErrorCode::CodeMissing && !mem::replace(&mut has_sent, true) =>
-            {
-                sent = Some(persist(notes, || bring::send(client, code)).await?);
-            }
-            (Err(MasterError::Refused(problem)), _) if problem.code == ErrorCode::CodeUnderway => {
+        let request = || client.patch(job, patch);
+        match with_code(client, code, notes, request, |upload| sent = upload.as_ref().ok().cloned()).await {
+            Err(MasterError::Refused(problem)) if problem.code == ErrorCode::CodeUnderway => {
                 sent.take().iter().for_each(|sentence: &String| notes.say(sentence));
                 if told != problem.detail {
                     notes.say(&problem.detail);
@@ -61,7 +56,7 @@ pub(super) async fn patch(
                 }
                 sleep(REPEAT_PAUSE).await;
             }
-            (answer, _) => return Ok(Pushed { now: answer?, sent }),
+            answer => return Ok(Pushed { now: answer?, sent }),
         }
     }
 }

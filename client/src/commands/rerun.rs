@@ -1,7 +1,6 @@
 //! `rerun`: submits an earlier job again. The earlier job may still be on record, or may be found only in the history.
 
 use protocol::elastic::Workers;
-use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::view::JobView;
@@ -13,7 +12,7 @@ use super::submit::{at_own_master, check_for_processes, no_detach, send};
 use super::which_master::running_master;
 use crate::address::config::{Config, variable_to_pass_on};
 use crate::args::{ImageArgs, JobFlags, NameArg, RerunArgs};
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
@@ -85,10 +84,7 @@ pub(crate) fn last_spec(view: &JobView) -> JobSpec {
 /// Adds the next step for a job whose code the master no longer has.
 pub(crate) fn about_code(error: Error) -> Error {
     let Cause::Master(cause) = &error.cause else { return error };
-    if matches!(cause.as_ref(), MasterError::Refused(problem) if problem.code == ErrorCode::CodeMissing) {
-        return error.hint(SEND_CODE);
-    }
-    error
+    if cause.lacks_code() { error.hint(SEND_CODE) } else { error }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use protocol::error::Problem;
+use protocol::error::{ErrorCode, Problem};
 
 use crate::ending::exit::Exit;
 
@@ -153,6 +153,11 @@ impl MasterError {
     /// Whether the master may have done what the request asked for, although the answer did not arrive.
     pub(crate) fn leaves_doubt(&self) -> bool {
         self.is_transient() && !matches!(self, Self::NotConnected { .. })
+    }
+
+    /// Whether the master answered that it does not have the code, or its manifest.
+    pub(crate) fn lacks_code(&self) -> bool {
+        matches!(self, Self::Refused(problem) if problem.code == ErrorCode::CodeMissing)
     }
 
     /// Whether the master answered that the job or the route does not exist.

@@ -67,6 +67,18 @@ fn code_is_sent_again_if_the_master_is_away_for_a_moment() {
 }
 
 #[test]
+fn code_is_sent_again_if_the_master_is_replaced_before_a_delete_or_between_the_manifest_and_the_files() {
+    // The first replacement changes nothing, because no code was sent before.
+    for (request, more) in [("POST /v1/dry-runs/jobs", &["--replace"][..]), ("PUT /v1/code/*", &[])] {
+        let (views, replaced) = (vec![succeeded("digits")], vec![request; 2]);
+        let master = FakeMaster::start(Script { views, replaced, ..Script::default() });
+        submit(project().path(), &master, &[&["src/train.py"], more].concat()).expect_code(0);
+        let sent = asked(&master).into_iter().filter(|request| request.starts_with("PUT")).collect::<Vec<_>>();
+        assert_eq!(sent, ["PUT /v1/code/ID", "PUT /v1/code/ID/blobs", "PUT /v1/code/ID", "PUT /v1/code/ID/blobs"]);
+    }
+}
+
+#[test]
 fn code_that_the_master_loses_while_the_client_follows_the_job_is_sent_again() {
     let folder = project();
     let master = FakeMaster::start(Script {

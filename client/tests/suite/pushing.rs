@@ -77,6 +77,16 @@ fn a_push_is_repeated_while_agents_receive_the_code() {
 }
 
 #[test]
+fn a_push_sends_the_code_again_if_the_master_is_replaced_after_it_has_received_the_code() {
+    let missing = || refused(409, ErrorCode::CodeMissing, "send the code first");
+    let accepted = Changed::Accepted(job(2, 1, 1, 0).into(), vec![job(3, 2, 1, 1)]);
+    let (ended, master) = push([missing(), missing(), accepted], &[]);
+    ended.expect_code(0).expect_stderr("code of 1 file: sent ").expect_stderr("job digits runs the new code after ");
+    let manifests = master.asked().iter().filter(|asked| asked.starts_with("PUT") && !asked.ends_with("blobs")).count();
+    assert_eq!((manifests, changes(&master)), (2, 3));
+}
+
+#[test]
 fn watched_files_that_an_agent_refused_are_pushed_again_without_another_save() {
     let full = || refused(409, ErrorCode::CodeNotTaken, "the disk of worker-1 is full");
     let end = JobView { seq: 3, pushes: 1, started_pushes: 1, ..succeeded("digits") };

@@ -46,6 +46,8 @@ pub(crate) struct Script {
     /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. An entry with `?` is the beginning of a
     /// request with a query, and an entry with `*` is the beginning of any request.
     pub(crate) away: Vec<&'static str>,
+    /// Requests before which another master without the job's code replaces this master.
+    pub(crate) replaced: Vec<&'static str>,
     /// Requests whose answer is lost once, after the master has done what they ask for.
     pub(crate) lost: Vec<&'static str>,
     /// The error with which the master refuses code.
@@ -247,7 +249,7 @@ struct Code {
 impl Code {
     fn take(&mut self, body: &[u8], are_blobs: bool) -> MissingBlobs {
         if are_blobs {
-            let mut reader = BlobReader::new(self.manifest.as_ref().expect("blobs came before the manifest"));
+            let mut reader = BlobReader::new(self.manifest.as_ref().expect("there is a manifest"));
             let (mut input, mut content) = (body, Vec::new());
             while let Some(part) = reader.next(&mut input).unwrap() {
                 match part {
@@ -290,6 +292,9 @@ impl Answering {
         if take(&mut self.script.away, &asked) {
             return Some(problem(&refusal(503, ErrorCode::Unavailable, "away for a moment")));
         }
+        if take(&mut self.script.replaced, &asked) {
+            self.code = Code::default();
+        }
         let answer = self.answer(head, body)?;
         let is_lost = take(&mut self.script.lost, &asked);
         let lost = || problem(&refusal(504, ErrorCode::Unavailable, "the gateway timed out"));
@@ -322,6 +327,9 @@ impl Answering {
             ("GET", path) => return self.view(path, query),
             ("PUT", path) => match &self.script.code_refusal {
                 Some(refusal) => problem(refusal),
+                None if path.ends_with("/blobs") && self.code.manifest.is_none() => {
+                    problem(&refusal(404, ErrorCode::CodeMissing, "send the manifest first"))
+                }
                 None => json(StatusCode::OK, &self.code.take(body, path.ends_with("/blobs"))),
             },
             ("PATCH", _) => self.change(),
