@@ -40,10 +40,8 @@ pub enum Supervision {
 pub struct Config {
     /// The address to listen on. If it is `None`, see [`Config::addresses`].
     pub listen: Option<SocketAddr>,
-    /// The working directory of the command.
-    pub work_dir: PathBuf,
-    /// The folder for arriving code. Agents that share a working directory need different folders.
-    pub code_dir: Option<PathBuf>,
+    /// Where the command runs, and where its code arrives.
+    pub folders: Folders,
     /// Number of newest bytes to keep of each stream.
     pub log_bytes: NonZeroU64,
     /// How long the agent waits for a request after a run has ended, before it exits. An agent that joins a job waits
@@ -65,6 +63,15 @@ pub struct Config {
     pub command: Vec<OsString>,
     /// The environment that the command inherits.
     pub environment: Environment,
+}
+
+/// The folders of the command and its code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folders {
+    /// The working directory of the command.
+    pub work_dir: PathBuf,
+    /// The folder for arriving code. Agents that share a working directory need different folders.
+    pub code_dir: Option<PathBuf>,
 }
 
 /// What the command line asks the program to do.

@@ -44,7 +44,7 @@ use tracing::info;
 
 use activity::Activity;
 use agent::{Agent, JobCode};
-use config::{Config, Invocation, Supervision};
+use config::{Config, Folders, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
 use join::{Joining, Machine};
@@ -121,8 +121,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let addresses = config.addresses();
     let Config {
         listen: _,
-        work_dir,
-        code_dir,
+        folders: Folders { work_dir, code_dir },
         log_bytes,
         linger,
         termination_grace: grace,

@@ -11,7 +11,7 @@ use protocol::elastic::{WorkerNum, Workers};
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 
 use super::join::JoinFlags;
-use super::{Config, Supervision, UsageError};
+use super::{Config, Folders, Supervision, UsageError};
 use crate::run::environment::Environment;
 
 /// The `--help` text.
@@ -98,8 +98,7 @@ impl Settings {
     pub(super) fn from_variables(environment: &Environment) -> Result<Self, UsageError> {
         let config = Config {
             listen: None,
-            work_dir: PathBuf::from("."),
-            code_dir: None,
+            folders: Folders { work_dir: PathBuf::from("."), code_dir: None },
             log_bytes: NonZeroU64::new(16 * 1024 * 1024).expect("16 MiB is not zero"),
             linger: Duration::from_secs(600),
             termination_grace: Duration::from_secs(30),
@@ -132,8 +131,8 @@ impl Settings {
         let Self { config, join } = self;
         match flag {
             "listen" => config.listen = Some(value()?.parsed("an address and port, such as 0.0.0.0:7896")?),
-            "work-dir" => config.work_dir = value()?.text.into(),
-            "code-dir" => config.code_dir = Some(value()?.text.into()),
+            "work-dir" => config.folders.work_dir = value()?.text.into(),
+            "code-dir" => config.folders.code_dir = Some(value()?.text.into()),
             "entrypoint" => config.entrypoint.push(value()?.text),
             "log-bytes" => config.log_bytes = value()?.log_bytes()?,
             "linger" => config.linger = value()?.seconds()?,

@@ -121,7 +121,7 @@ fn flags_override_variables_and_variables_override_defaults() {
         (config.listen.unwrap().to_string().as_str(), config.termination_grace),
         ("[::]:1", Duration::from_millis(1500))
     );
-    assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
+    assert_eq!((config.folders.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
     assert_eq!(config.environment, environment(&[("PATH", "p")]), "wrong environment of the command");
 
     let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
