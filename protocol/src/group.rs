@@ -82,7 +82,7 @@ pub enum WrongVariable {
     #[error("env[{0}].value must be a string")]
     NoText(String),
     /// A value, or all values together, are longer than Linux passes to a program.
-    #[error("env[{0}].value is too long, with the values of other variables in it")]
+    #[error("env[{0}].value is too long after $(NAME) is replaced, or all values together are too long")]
     TooLong(String),
 }
 

@@ -139,8 +139,8 @@ fn variables_of_a_template_that_are_no_strings_or_grow_without_bound_are_refused
         (json!({ "A": "b" }), "env must be a list of objects with name and value"),
         (json!(["A"]), "env must be a list of objects with name and value"),
         (json!([{ "name": "A", "value": 64 }]), "env[A].value must be a string"),
-        (json!(doubled), "env[A8].value is too long, with the values of other variables in it"),
-        (json!(many), "env[B48].value is too long, with the values of other variables in it"),
+        (json!(doubled), "env[A8].value is too long after $(NAME) is replaced, or all values together are too long"),
+        (json!(many), "env[B48].value is too long after $(NAME) is replaced, or all values together are too long"),
     ] {
         let sentence = format!("the template of group 1: {why}");
         assert_eq!(refused(request(vec![with_env(&env)])), (ErrorCode::BadGroups, sentence));
