@@ -136,9 +136,12 @@ impl CodeFolder {
         };
         let mut incoming =
             Incoming { folder: self.folder("incoming"), reader: BlobReader::new(&code.manifest), file: None };
-        parts.try_for_each(|part| incoming.take(&part))?;
-        incoming.reader.finish()?;
-        self.complete()
+        let received = parts.try_for_each(|part| incoming.take(&part)).and_then(|()| Ok(incoming.reader.finish()?));
+        if received.is_err() {
+            // On a full disk, others need the room of a blob that did not arrive. Usually there is no such file.
+            let _ = fs::remove_file(incoming.folder.join(UNFINISHED));
+        }
+        received.and_then(|()| self.complete())
     }
 
     /// Puts this code into the working directory, if it is not yet there. No run may be active. Returns sentences about

@@ -1,5 +1,7 @@
 //! The answers to requests: the responses of successful requests, and the failures.
 
+use std::io::ErrorKind;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, TRAILER};
@@ -152,7 +154,10 @@ fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
         CodeError::WrongId { .. } | CodeError::Blobs(_) | CodeError::InTheWay(_) => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode)
         }
-        CodeError::File(_) => (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::CodeStoreFull),
+        CodeError::File(error) if [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&error.kind()) => {
+            (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::CodeStoreFull)
+        }
+        CodeError::File(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal),
     }
 }
 

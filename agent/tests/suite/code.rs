@@ -231,7 +231,7 @@ fn a_delivery_to_a_folder_that_cannot_be_written_fails_with_the_reason() {
     fs::write(place.path(".muster"), "a file").unwrap();
     let code = Code::of(&[("train.py", "x")]);
     let answer = place.put(code.id(), "", serde_json::to_string(&code.manifest).unwrap().as_bytes());
-    assert_eq!(answer.refusal(), (507, ErrorCode::CodeStoreFull));
+    assert_eq!(answer.refusal(), (500, ErrorCode::Internal));
     assert!(answer.problem().detail.starts_with("cannot keep the job's code in the working directory: "));
 }
 

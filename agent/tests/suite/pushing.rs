@@ -183,7 +183,7 @@ fn a_folder_of_the_code_becomes_a_file_unless_the_script_has_files_in_it() {
 fn fail_half_way(place: &Place, code: &Code, index: usize, generation: &str) {
     place.deliver(code);
     fs::remove_file(place.path(&format!(".muster/staged/{index}"))).unwrap();
-    assert_eq!(place.configure(code, generation).refusal(), (507, ErrorCode::CodeStoreFull));
+    assert_eq!(place.configure(code, generation).refusal(), (500, ErrorCode::Internal));
 }
 
 #[test]

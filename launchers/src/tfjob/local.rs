@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use protocol::env::EnvName;
 use protocol::tfjob::TfJobOptions;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::container::{is_free, variables};
 use crate::template::Findings;
@@ -35,7 +36,9 @@ pub(super) fn simplify(
     let env: Vec<Value> = variables(&container, &path, findings)
         .into_iter()
         .filter(|variable| has_value(variable, options, findings))
-        .map(|(_, _, variable)| variable.clone())
+        .map(|(_, name, variable)| {
+            name.and_then(|name| known_here(&name, variable, options)).unwrap_or(variable.clone())
+        })
         .collect();
     if let Some(fields) = container.as_object_mut() {
         keep(fields, &READ, &path, findings);
@@ -47,10 +50,17 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
+/// A variable with the value of `--env`, if its own value comes from the cluster. Other variables may contain this value,
+/// in which `$` is an ordinary letter.
+fn known_here(name: &EnvName, variable: &Value, options: &TfJobOptions) -> Option<Value> {
+    let value = options.env.get(name).filter(|_| !variable["valueFrom"].is_null())?;
+    Some(json!({ "name": name.as_str(), "value": value.replace('$', "$$") }))
+}
+
 /// Whether the agent gets this variable with the value in the file. A value of `--env` replaces it later, but other
 /// variables may contain the value in the file. Refuses, or warns of, a variable that cannot be used.
 fn has_value(
-    (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
+    (path, name, variable): &(String, Option<EnvName>, &Value),
     options: &TfJobOptions,
     findings: &mut Findings,
 ) -> bool {
@@ -63,7 +73,7 @@ fn has_value(
         if !is_replaced {
             findings.refuse(path, format!("its value comes from the cluster: set the value with --env {name}=VALUE"));
         }
-        return false;
+        return is_replaced;
     }
     if !is_free(name, path, findings) {
         return false;

@@ -243,12 +243,13 @@ fn two_scripts_of_an_image_that_fall_on_the_same_file_are_refused() {
 #[test]
 fn a_value_of_the_template_contains_the_values_of_earlier_variables_as_in_a_cluster() {
     let env = "env: [{ name: BASE, value: /data }, { name: DIR, value: $(BASE)/x }, { name: ESC, value: $$(BASE) },
-              { name: EARLY, value: $(LATE) }, { name: LATE, value: late }, { name: OWN, value: theirs }, { name: NONE }]";
+              { name: EARLY, value: $(LATE) }, { name: LATE, value: late }, { name: OWN, value: theirs }, { name: NONE },
+              { name: POD, valueFrom: { fieldRef: { fieldPath: metadata.name } } }, { name: DEEP, value: $(POD)/y }]";
     let document = tfjob("mnist", &[("Worker", 1)], "command: [python, /of/mnist.py], args: [\"--dir=$(DIR)\"]");
     let scene = scene(&document.replace("env: [{ name: BATCH, value: \"64\" }]", env));
-    let script = "import os, sys\nprint('is', *[os.environ[name] for name in ('DIR', 'ESC', 'EARLY', 'OWN', 'BASE')], sys.argv[1:], repr(os.environ['NONE']))\n";
+    let script = "import os, sys\nprint('is', *[os.environ[name] for name in ('DIR', 'ESC', 'EARLY', 'OWN', 'BASE', 'DEEP')], sys.argv[1:], repr(os.environ['NONE']))\n";
     fs::write(scene.path().join("project/mnist.py"), script).expect("cannot write the script");
-    let own = ["apply", "-f", "project/job.yaml", "--env", "OWN=$(DIR)", "--env", "BASE=/own"];
+    let own = ["apply", "-f", "project/job.yaml", "--env", "OWN=$(DIR)", "--env", "BASE=/own", "--env", "POD=$(DIR)"];
     let run = scene.run(&own).code(0);
-    assert_eq!(run.lines("is "), ["/data/x $(BASE) $(LATE) $(DIR) /own ['--dir=/data/x'] ''"]);
+    assert_eq!(run.lines("is "), ["/data/x $(BASE) $(LATE) $(DIR) /own $(DIR)/y ['--dir=/data/x'] ''"]);
 }
