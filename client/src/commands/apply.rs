@@ -141,8 +141,8 @@ impl Files {
         let origin = document.origin.clone();
         let folder = self.code.as_deref().unwrap_or(Path::new(&document.folder)).to_owned();
         if backend == BackendKind::Process {
-            let folders: Vec<PathBuf> = [document.folder.clone()].into_iter().chain(self.code.clone()).collect();
-            document.without_images(&self.entrypoints, &folders)?.iter().for_each(|told| self.notes.say(told));
+            let told = document.without_images(&self.entrypoints, self.code.as_deref())?;
+            told.iter().for_each(|told| self.notes.say(told));
         }
         let name: Result<JobName, _> = document.name().parse();
         let name = name.map_err(|error| Error::input(format!("{origin}: metadata.name: {error}")))?;

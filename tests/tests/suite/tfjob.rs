@@ -231,6 +231,25 @@ fn of_the_files_in_the_codes_folder_that_fit_a_path_in_the_image_the_one_with_th
 }
 
 #[test]
+fn the_file_of_the_code_runs_as_in_a_pod_even_if_this_machine_has_a_file_at_the_path_in_the_image() {
+    let (image, code) = ("image/app/src/train.py", "code/src/train.py");
+    let scene = scene("");
+    let path = scene.path().join(image);
+    let document = tfjob("mnist", &[("Worker", 1)], &format!("command: [python, {}]", path.display()));
+    fs::write(scene.path().join("project/job.yaml"), document).expect("cannot write the TFJob");
+    for (file, text) in [(image, "print('ran the file of this machine')"), (code, "print('ran the code')")] {
+        let file = scene.path().join(file);
+        fs::create_dir_all(file.parent().expect("no folder")).expect("cannot create a folder");
+        fs::write(file, text).expect("cannot write a script");
+    }
+    let with_code = scene.run(&["apply", "-f", "project/job.yaml", "--code", "code"]).code(0);
+    assert_eq!(with_code.lines("ran "), ["the code"]);
+    with_code.says(&[&format!("{code} runs in place of {}", path.display())]);
+    let without_code = scene.run(&["apply", "-f", "project/job.yaml"]).code(0);
+    assert_eq!(without_code.lines("ran "), ["the file of this machine"]);
+}
+
+#[test]
 fn two_scripts_of_an_image_that_fall_on_the_same_file_are_refused() {
     let document = tfjob("mnist", &[("PS", 1), ("Worker", 1)], "command: [python, /app/ROLE/mnist.py]");
     let scene = scene(&document.replacen("ROLE", "ps", 1).replacen("ROLE", "worker", 1));

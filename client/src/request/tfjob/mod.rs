@@ -61,17 +61,17 @@ impl Document {
     }
 
     /// Prepares the object for a master whose replicas are processes. Gives containers without a command the program of
-    /// their image. Replaces the path of a script in an image by the file in these folders that has most of the path.
-    /// Returns sentences about these files.
+    /// their image. Replaces the path of a script in an image by the file that has most of the path, in the folder `code`
+    /// or beside the object's file. Returns sentences about these files.
     pub(crate) fn without_images(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
-        folders: &[PathBuf],
+        code: Option<&Path>,
     ) -> Result<Vec<String>, Error> {
-        let (origin, mut replaced) = (self.origin.clone(), vec![]);
+        let (origin, beside, mut replaced) = (self.origin.clone(), self.folder.clone(), vec![]);
         for container in self.containers() {
             complete(container, entrypoints);
-            replaced.extend(scripts::find(container, &origin, folders)?);
+            replaced.extend(scripts::find(container, &origin, code, &beside)?);
         }
         scripts::told(replaced, &origin)
     }

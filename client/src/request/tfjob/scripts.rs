@@ -18,23 +18,32 @@ const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 /// A script of an image, and the file that runs in its place.
 pub(super) type Replaced = (String, String);
 
-/// If the script is an absolute path that does not exist on this machine, looks for it in these folders. Replaces the
-/// path by the path of the file.
-pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<Option<Replaced>, Error> {
+/// If the script is an absolute path, looks for it in `code`, as [`bring`] does for pods. If it is neither there nor on
+/// this machine, looks for it in `beside`, the folder of the TFJob's file. Replaces the path by the path of the file.
+pub(super) fn find(
+    container: &mut Value,
+    origin: &str,
+    code: Option<&Path>,
+    beside: &Path,
+) -> Result<Option<Replaced>, Error> {
     let Some(word) = script(container) else { return Ok(None) };
     let script = word.as_str().unwrap_or_default().to_owned();
     let path = Path::new(&script);
-    if !path.is_absolute() || path.exists() {
+    if !path.is_absolute() {
         return Ok(None);
     }
-    let places = endings(path).into_iter().flat_map(|end| folders.iter().map(move |folder| folder.join(&end)));
-    if let Some(found) = places.into_iter().find(|found| found.is_file()) {
+    let file_in = |folder: &Path| endings(path).iter().map(|end| folder.join(end)).find(|found| found.is_file());
+    let of_code = code.and_then(file_in);
+    if of_code.is_none() && path.exists() {
+        return Ok(None);
+    }
+    if let Some(found) = of_code.or_else(|| file_in(beside)) {
         let file = found.to_string_lossy().into_owned();
         *word = file.clone().into();
         return Ok(Some((script, file)));
     }
     let file = path.file_name().unwrap_or_default().display();
-    let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    let folders: Vec<String> = code.into_iter().chain([beside]).map(|folder| folder.display().to_string()).collect();
     let missing = format!("there is no {file} in {}", folders.join(" or "));
     Err(Error::input(format!("{origin}: {script} is a path in the image, and {missing}"))
         .hint("put the script beside the TFJob's file, or name the script's folder with --code DIR"))

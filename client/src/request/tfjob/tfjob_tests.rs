@@ -63,11 +63,11 @@ fn with_worker(container: &Value) -> Document {
 }
 
 #[test]
-fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() {
+fn a_script_of_an_image_is_found_in_the_folder_of_the_code_or_beside_the_file() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
-    let folders = [root.join("beside"), root.join("code")];
-    for file in ["beside/mnist.py", "code/mnist.py", "code/train.py"] {
+    let code = root.join("code");
+    for file in ["beside/mnist.py", "beside/train.py", "code/train.py"] {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
         fs::write(root.join(file), "").unwrap();
     }
@@ -86,7 +86,8 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
         ("python /var/none/other.py", "", None),
     ] {
         let mut document = with_worker(&json!({ "command": words(command), "args": words(args) }));
-        let outcome = document.without_images(&BTreeMap::new(), &folders);
+        document.folder = root.join("beside");
+        let outcome = document.without_images(&BTreeMap::new(), Some(&code));
         let container = document.containers().next().unwrap().clone();
         let found = [&container["command"], &container["args"]].map(|list| {
             list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
@@ -168,7 +169,7 @@ fn the_program_of_an_image_replaces_a_missing_command() {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let known = Entrypoint { command: words(&["python", "mnist.py"]), args: words(&["--all"]), user: String::new() };
     let entrypoints = BTreeMap::from([("mnist:1".to_owned(), known)]);
-    document.without_images(&entrypoints, &[]).unwrap();
+    document.without_images(&entrypoints, None).unwrap();
     let container = document.containers().next().unwrap();
     assert_eq!((&container["command"], &container["args"]), (&json!(["python", "mnist.py"]), &json!(["--steps", "3"])));
 }
