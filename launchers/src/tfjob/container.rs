@@ -103,8 +103,8 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     }
 }
 
-/// The variables of a container, each with its path and its name. The name is `None` if it is invalid. Refuses values
-/// that are no strings, as Kubernetes does.
+/// The variables of a container, each with its path and its name. The name is `None` if it is invalid. Refuses names and
+/// values that are no strings, as Kubernetes does.
 pub(super) fn variables<'a>(
     container: &'a Value,
     path: &str,
@@ -119,12 +119,15 @@ pub(super) fn variables<'a>(
         }
     };
     list.iter()
-        .map(|variable| {
-            let name = variable["name"].as_str().unwrap_or_default();
+        .enumerate()
+        .filter_map(|(index, variable)| {
+            let Some(name) = variable["name"].as_str().filter(|name| !name.is_empty()) else {
+                findings.refuse(&format!("{path}.env[{index}].name"), "a variable needs a name, which is a string");
+                return None;
+            };
             let path = format!("{path}.env[{name}]");
-            check_text(&variable["name"], &format!("{path}.name"), findings);
             check_text(&variable["value"], &format!("{path}.value"), findings);
-            (path, name.parse().ok(), variable)
+            Some((path, name.parse().ok(), variable))
         })
         .collect()
 }
