@@ -15,7 +15,7 @@ pub struct MasterView {
     /// User id of the master, and therefore of its jobs' scripts. Only with the process back end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Whether the folder in the query is the same folder here, and the master's user owns it. A job can then run in it.
+    /// Whether the folder in the query is the same folder here. A job of the same user can then run in it.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub same_folder: bool,
 }
