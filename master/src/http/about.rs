@@ -62,9 +62,12 @@ async fn is_here(asked: &FolderQuery) -> bool {
         return false;
     };
     let kernel = tokio::fs::read_to_string(BOOT_ID).await.unwrap_or_default();
+    // A client of another machine could let this master look at a path that hangs here, such as one on a network disk.
+    if !folder.is_absolute() || kernel.trim() != boot_id {
+        return false;
+    }
     let Ok(found) = tokio::fs::symlink_metadata(folder).await else { return false };
-    let is_same = (found.dev(), found.ino(), kernel.trim()) == (*device, *inode, boot_id);
-    is_same && folder.is_absolute() && found.is_dir()
+    found.is_dir() && (found.dev(), found.ino()) == (*device, *inode)
 }
 
 /// Returns the agent's program, built for the machines of this master.
