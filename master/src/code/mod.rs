@@ -219,6 +219,9 @@ impl CodeStore {
         let unused = codes.iter().filter(|id| !used.contains(id));
         let mut unused: Vec<_> = unused.filter_map(|id| Some((self.disk.touched(*id)?, *id))).collect();
         unused.retain(|(touched, _)| is_old(*touched));
+        if unused.is_empty() {
+            return Ok(());
+        }
         unused.sort_unstable();
         let removed = least_recently_used(&unused, self.needs(&codes)?, surplus);
         for id in &removed {

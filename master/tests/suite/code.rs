@@ -176,6 +176,17 @@ fn a_sweep_that_cannot_read_the_manifest_of_used_code_keeps_the_files_of_this_co
 }
 
 #[test]
+fn a_sweep_reads_no_manifest_if_all_code_is_used() {
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, used) = (CodeStore::with_room(folder.path(), 2 * 4096).expect("no store"), Code::new(&[("a.py", b"")]));
+    send(&store, &used);
+    let manifest = folder.path().join("manifests").join(used.id().to_string());
+    std::fs::remove_file(&manifest).expect("the manifest does not exist");
+    std::fs::create_dir(&manifest).expect("cannot create a folder instead of the file");
+    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect("the sweep reads a manifest");
+}
+
+#[test]
 fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
     let folder = tempfile::tempdir().expect("no folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("no store"), Code::example());
