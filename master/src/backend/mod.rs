@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use job::key::JobKey;
@@ -25,6 +26,9 @@ use protocol::job::JobSpec;
 use protocol::join::JoinRequest;
 use protocol::pod::PodOptions;
 use tokio::sync::watch;
+
+/// Maximum time to count the files that a deletion removes.
+pub const COUNTING_LIMIT: Duration = Duration::from_secs(2);
 
 /// The specification of a pod, which depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -250,7 +254,8 @@ pub trait PodBackend: Send + Sync {
         None
     }
 
-    /// The number of files that the job's scripts have written, and that [`PodBackend::forget`] removes.
+    /// The number of files that the job's scripts have written, and that [`PodBackend::forget`] removes. Too small if the
+    /// count takes longer than [`COUNTING_LIMIT`].
     async fn written_files(&self, _job: &JobKey) -> u64 {
         0
     }

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::code_copies::KeptCode;
 use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
+use crate::backend::COUNTING_LIMIT;
 use crate::logs::JobLogs;
 use crate::mutex::Mutex;
 use crate::store::{JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
@@ -27,9 +28,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request while the
 /// delivery continues. The rest of [`WRITE_TIMEOUT`] is for the record.
 const STAGING_WAIT: Duration = Duration::from_secs(15);
-
-/// Maximum time to count the files that a deletion removes.
-const COUNTING_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time for the last file of a count, which may be on a disk that does not answer.
+const ONE_FILE: Duration = Duration::from_secs(1);
 
 impl Jobs {
     /// Accepts a job. When this function has returned, the job is on record and survives a crash.
@@ -101,16 +101,22 @@ impl Jobs {
     }
 
     /// Records the wish to delete a job. With a `uid`, deletes only the job with this uid: a later job may have the name.
-    /// Returns what goes with the record.
+    /// Returns how many files of the scripts are deleted too.
     pub async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<Deletion, JobsError> {
-        let found = self.find(name).map(|handle| JobKey { name: name.clone(), uid: handle.uid() });
-        // A wrong number is better than no deletion.
-        let written_files = match &found {
-            Some(job) => timeout(COUNTING_LIMIT, self.context.backend.written_files(job)).await.unwrap_or_default(),
-            None => 0,
-        };
-        in_time(name, self.put_wish_on_record(name, uid, Wish::Delete)).await?;
-        Ok(Deletion { written_files })
+        in_time(name, async {
+            let written_files = self.written_files(name).await;
+            self.put_wish_on_record(name, uid, Wish::Delete).await?;
+            Ok(Deletion { written_files })
+        })
+        .await
+    }
+
+    /// The number of files that a deletion of this job removes. Too small if the disk does not answer in time, because a
+    /// wrong number is better than no deletion.
+    async fn written_files(&self, name: &JobName) -> u64 {
+        let Some(handle) = self.find(name) else { return 0 };
+        let job = JobKey { name: name.clone(), uid: handle.uid() };
+        timeout(COUNTING_LIMIT + ONE_FILE, self.context.backend.written_files(&job)).await.unwrap_or_default()
     }
 
     async fn put_wish_on_record(&self, name: &JobName, uid: Option<&str>, wish: Wish) -> Result<(), JobsError> {

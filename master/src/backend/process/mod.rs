@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use job::key::JobKey;
@@ -34,7 +35,7 @@ use self::ports::Ports;
 use self::run_dir::RunDirs;
 use self::work_dirs::WorkDirs;
 use super::table::Table;
-use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, COUNTING_LIMIT, PodBackend, PodSpec, PodTable, Refusal};
 use crate::host::descriptors::Descriptors;
 use crate::mutex::Mutex;
 
@@ -249,7 +250,8 @@ impl PodBackend for ProcessBackend {
 
     async fn written_files(&self, job: &JobKey) -> u64 {
         let (launcher, job) = (Arc::clone(&self.launcher), job.clone());
-        spawn_blocking(move || launcher.work_dirs.written_files(&job)).await.unwrap_or_default()
+        let deadline = Instant::now() + COUNTING_LIMIT;
+        spawn_blocking(move || launcher.work_dirs.written_files(&job, deadline)).await.unwrap_or_default()
     }
 
     async fn forget(&self, job: &JobKey) {

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use job::key::JobKey;
 use protocol::code::{OWN_FOLDER, PlacedCode};
@@ -38,15 +39,18 @@ impl WorkDirs {
         unless_absent(fs::remove_dir_all(self.path(job)))
     }
 
-    /// The number of files that the job's scripts have written or changed. Folders that cannot be read are not
-    /// counted.
-    pub(super) fn written_files(&self, job: &JobKey) -> u64 {
+    /// The number of files that the job's scripts have written or changed. Folders that cannot be read are not counted.
+    /// Stops at the deadline, after the file that it looks at.
+    pub(super) fn written_files(&self, job: &JobKey, deadline: Instant) -> u64 {
         let root = self.path(job);
         let placed = PlacedCode::read(&root).ok().flatten().unwrap_or_default();
         let delivered = placed.delivered();
         let (mut folders, mut written) = (vec![root.clone()], 0);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if written >= COUNTED_MAX || Instant::now() >= deadline {
+                    return written;
+                }
                 let (path, name) = (entry.path(), entry.file_name());
                 let relative = path.strip_prefix(&root).ok().and_then(Path::to_str);
                 let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -56,10 +60,27 @@ impl WorkDirs {
                     false => written += u64::from(!relative.is_some_and(|relative| delivered.has(&root, relative))),
                 }
             }
-            if written >= COUNTED_MAX {
-                return written;
-            }
         }
         written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn files_are_counted_until_the_deadline() {
+        let state = tempfile::tempdir().expect("no folder");
+        let (folders, now) = (WorkDirs::new(state.path()), Instant::now());
+        let job = JobKey { name: "digits".parse().expect("not a name"), uid: "uid".to_owned() };
+        let folder = folders.create(&job).expect("cannot create the folder");
+        for name in ["model", "log"] {
+            fs::write(folder.join(name), "").expect("cannot write the file");
+        }
+        assert_eq!(folders.written_files(&job, now + Duration::from_secs(600)), 2);
+        assert_eq!(folders.written_files(&job, now), 0);
     }
 }
