@@ -43,7 +43,7 @@ use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::joined::JoinedBackend;
 use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend, PodRules};
-use crate::backend::process::{Orphans, ProcessBackend};
+use crate::backend::process::{Host, Orphans, ProcessBackend};
 use crate::code::CodeStore;
 use crate::config::{Backend, Config, WatchTfJobs};
 use crate::driver::Context;
@@ -201,10 +201,14 @@ fn open_records(state: &StateDir) -> anyhow::Result<SqliteStore> {
 async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {
     let store = open_records(state)?;
     let here = std::env::current_dir().context("find the current folder")?;
-    let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
-    let orphans = Orphans::adopted().context("become the parent of orphans")?;
-    let backend = ProcessBackend::new(agent, here, not_inherited, state.path(), (descriptors, orphans))
-        .context("read the pods' folders")?;
+    let host = Host {
+        agent_binary: config.agent_binary()?,
+        default_work_dir: here,
+        not_inherited: Config::own_variables(),
+        descriptors,
+        orphans: Orphans::adopted().context("become the parent of orphans")?,
+    };
+    let backend = ProcessBackend::new(host, state.path()).context("read the pods' folders")?;
     // These agents do not outlive this master, so a random key is enough.
     World::with_file(store, Arc::new(backend), AgentKey::random(), state).await
 }

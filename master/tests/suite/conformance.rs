@@ -3,7 +3,7 @@
 
 use master::agents::token::AgentKey;
 use master::backend::PodBackend;
-use master::backend::process::{Orphans, ProcessBackend};
+use master::backend::process::{Host, Orphans, ProcessBackend};
 use master::host::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, wall_clock};
@@ -46,10 +46,14 @@ async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
 async fn the_process_back_end_conforms() {
     let (work, state) = (tempfile::tempdir().expect("no folder"), tempfile::tempdir().expect("no folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("cannot write the file");
-    let limits = Descriptors::raise().expect("the limit of open files cannot be raised");
-    let orphans = Orphans::ignored();
-    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), (limits, orphans));
-    let pods = pods.expect("the back end cannot be created");
+    let host = Host {
+        agent_binary: built("agent"),
+        default_work_dir: work.path().to_owned(),
+        not_inherited: vec![],
+        descriptors: Descriptors::raise().expect("the limit of open files cannot be raised"),
+        orphans: Orphans::ignored(),
+    };
+    let pods = ProcessBackend::new(host, state.path()).expect("the back end cannot be created");
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid", &AgentKey::random()).await;
     pods.shutdown().await;

@@ -114,7 +114,7 @@ pub(super) async fn run(
     };
     if status.as_ref().is_ok_and(|status| status.signal().is_some()) {
         // The next pod needs the memory and the GPUs of the processes that the agent could not kill.
-        launcher.orphans.kill().await;
+        launcher.host.orphans.kill().await;
     }
     // The agent and its processes have ended, and released the port.
     drop(claim);
@@ -146,8 +146,8 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
     let of_script = template.iter().flat_map(Template::variables);
     let of_script = of_script.map(|(name, value)| (format!("{MUSTER_SCRIPT_PREFIX}{name}"), value));
-    let mut agent = Command::new(&launcher.agent_binary);
-    for name in &launcher.not_inherited {
+    let mut agent = Command::new(&launcher.host.agent_binary);
+    for name in &launcher.host.not_inherited {
         agent.env_remove(name);
     }
     agent
@@ -163,11 +163,12 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .stderr(messages)
         .kill_on_drop(true);
     let mut child = launcher
+        .host
         .orphans
         .start(&mut agent)
-        .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
+        .map_err(|source| ChildError::Spawn { program: launcher.host.agent_binary.display().to_string(), source })?;
     // This fails if the child has ended already.
-    let _ = pid_of(&child).map(|pid| launcher.descriptors.give_back(pid));
+    let _ = pid_of(&child).map(|pid| launcher.host.descriptors.give_back(pid));
     let lifeline = child.stdin.take();
     Ok(Started { child, lifeline, claim })
 }
@@ -243,6 +244,7 @@ mod tests {
     use protocol::job::{JobRequest, JobSpec, Strategy};
 
     use super::*;
+    use crate::backend::process::Host;
     use crate::backend::process::orphans::Orphans;
     use crate::backend::process::ports::Ports;
     use crate::backend::process::run_dir::RunDirs;
@@ -257,14 +259,16 @@ mod tests {
         fs::write(&agent_binary, "#!/bin/sh\nexec sleep 600\n").expect("cannot write the program");
         fs::set_permissions(&agent_binary, Permissions::from_mode(0o755)).expect("cannot change the mode");
         let launcher = Launcher {
-            agent_binary,
-            default_work_dir: folder.path().to_owned(),
-            not_inherited: vec![],
+            host: Host {
+                agent_binary,
+                default_work_dir: folder.path().to_owned(),
+                not_inherited: vec![],
+                descriptors: Descriptors::raise().expect("cannot read the limits"),
+                orphans: Orphans::ignored(),
+            },
             run_dirs: RunDirs::new(folder.path()),
             work_dirs: WorkDirs::new(folder.path()),
             ports: Ports::new(std::process::id()),
-            descriptors: Descriptors::raise().expect("cannot read the limits"),
-            orphans: Orphans::ignored(),
         };
         let request = JobRequest::new("digits".parse().expect("not a name"), Strategy::AllReduce);
         let spec = JobSpec::try_from(request).expect("an invalid job");

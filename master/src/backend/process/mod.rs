@@ -47,17 +47,28 @@ pub struct ProcessBackend {
     tasks: TaskTracker,
 }
 
+/// What the back end uses of this master's process and host.
+#[derive(Debug)]
+pub struct Host {
+    /// The agent's program.
+    pub agent_binary: PathBuf,
+    /// The folder of a job that names no folder and brings no code.
+    pub default_work_dir: PathBuf,
+    /// The variables of this process that agents do not inherit.
+    pub not_inherited: Vec<OsString>,
+    /// The descriptor limits that this process had before it raised its own limits. Agents get them.
+    pub descriptors: Descriptors,
+    /// The processes that killed agents leave behind.
+    pub orphans: Orphans,
+}
+
 /// What every new child needs.
 #[derive(Debug)]
 struct Launcher {
-    agent_binary: PathBuf,
-    default_work_dir: PathBuf,
-    not_inherited: Vec<OsString>,
+    host: Host,
     run_dirs: RunDirs,
     work_dirs: WorkDirs,
     ports: Ports,
-    descriptors: Descriptors,
-    orphans: Orphans,
 }
 
 /// The pods of one job.
@@ -70,19 +81,11 @@ struct JobPods {
 }
 
 impl ProcessBackend {
-    /// Creates the back end. The pods' folders are below `state_dir`. A job that names no folder and brings no code
-    /// runs in `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`.
-    /// Agents get the descriptor limits that this process had before it raised its own limits.
+    /// Creates the back end. The pods' folders are below `state_dir`.
     ///
     /// If a pod's folder exists, an earlier master created the pod. The pod died with that master, so the back end
     /// lists the pod as disrupted.
-    pub fn new(
-        agent_binary: PathBuf,
-        default_work_dir: PathBuf,
-        not_inherited: Vec<OsString>,
-        state_dir: &Path,
-        (descriptors, orphans): (Descriptors, Orphans),
-    ) -> io::Result<Self> {
+    pub fn new(host: Host, state_dir: &Path) -> io::Result<Self> {
         let (run_dirs, work_dirs) = (RunDirs::new(state_dir), WorkDirs::new(state_dir));
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
@@ -91,16 +94,7 @@ impl ProcessBackend {
             jobs.entry(job).or_default().table.list(replica, ended);
         }
         let ports = Ports::new(std::process::id());
-        let launcher = Arc::new(Launcher {
-            agent_binary,
-            default_work_dir,
-            not_inherited,
-            run_dirs,
-            work_dirs,
-            ports,
-            descriptors,
-            orphans,
-        });
+        let launcher = Arc::new(Launcher { host, run_dirs, work_dirs, ports });
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
@@ -159,7 +153,7 @@ impl ProcessBackend {
 
 impl Launcher {
     fn work_dir_of<'a>(&'a self, asked: Option<&'a Path>) -> &'a Path {
-        asked.unwrap_or(&self.default_work_dir)
+        asked.unwrap_or(&self.host.default_work_dir)
     }
 }
 
@@ -186,17 +180,18 @@ impl PodBackend for ProcessBackend {
         }
         let replicas = plan::replicas(spec).len() as u64;
         self.launcher
+            .host
             .descriptors
             .admit(replicas)
             .map_err(|too_many| Refusal { code: ErrorCode::TooManyReplicas, sentence: too_many.to_string() })?;
         // In a job from another launcher's file, each group may run a program of its own instead of the script.
         let runs_script = kinds.iter().any(|(replica, _)| spec.group_of(*replica).is_none_or(Group::runs_script));
         match spec.code {
-            Some(_) => python::check_python(&self.launcher.orphans).await,
+            Some(_) => python::check_python(&self.launcher.host.orphans).await,
             None if !runs_script => Ok(()),
             None => {
                 let folder = self.launcher.work_dir_of(spec.work_dir.as_deref());
-                python::check(folder, &spec.script, &self.launcher.orphans).await
+                python::check(folder, &spec.script, &self.launcher.host.orphans).await
             }
         }
     }
