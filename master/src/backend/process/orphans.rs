@@ -5,30 +5,33 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use tokio::process::{Child, Command};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use super::force::children;
 use crate::mutex::Mutex;
 
 /// Maximum time for orphans to end after SIGKILL. A process that waits for a disk or a GPU can take long.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause between two searches for orphans.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Pause between two searches for orphans. A search reads all of `/proc`.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The children that this process has started itself. `None` if orphans stay with another process.
-#[derive(Debug)]
-pub struct Orphans(Option<Mutex<HashSet<Pid>>>);
+#[derive(Debug, Clone)]
+pub struct Orphans(Option<Arc<Mutex<HashSet<Pid>>>>);
 
 impl Orphans {
     /// Makes this process the parent of orphans. Children that it has now, for example those of a shell that has become
     /// this program, are not orphans.
     pub fn adopted() -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
-        Ok(Self(Some(Mutex::new(children(getpid())))))
+        Ok(Self(Some(Arc::new(Mutex::new(children(getpid()))))))
     }
 
     /// Leaves orphans to another process, such as init.
@@ -50,14 +53,23 @@ impl Orphans {
     /// process, so this searches again until there are none.
     pub(super) async fn kill(&self) {
         let deadline = Instant::now() + END_TIMEOUT;
-        while self.kill_once() && Instant::now() < deadline {
+        loop {
+            let orphans = self.clone();
+            // Fails only while the runtime shuts down.
+            let left = spawn_blocking(move || orphans.kill_once()).await.unwrap_or_default();
+            if left == 0 {
+                return;
+            }
+            if Instant::now() >= deadline {
+                return warn!(left, "processes of a killed agent do not end, and may keep their memory and GPUs");
+            }
             sleep(PAUSE).await;
         }
     }
 
-    /// Sends SIGKILL to all orphans, and reaps those that have ended. Returns whether there were any.
-    fn kill_once(&self) -> bool {
-        let Some(started) = &self.0 else { return false };
+    /// Sends SIGKILL to all orphans, and reaps those that have ended. Returns how many there were.
+    fn kill_once(&self) -> usize {
+        let Some(started) = &self.0 else { return 0 };
         let mut started = started.lock();
         let children = children(getpid());
         started.retain(|child| children.contains(child));
@@ -67,6 +79,6 @@ impl Orphans {
             let _ = kill_process(*orphan, Signal::KILL);
             let _ = waitpid(Some(*orphan), WaitOptions::NOHANG);
         }
-        !orphans.is_empty()
+        orphans.len()
     }
 }
