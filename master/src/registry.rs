@@ -10,7 +10,7 @@ mod finished;
 mod join;
 mod requests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 pub use self::apply::Applied;
 pub use self::dry_run::OldJob;
@@ -234,12 +234,23 @@ impl Jobs {
                 let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
                 drivers.sweepers.push(AbortOnDropHandle::new(sweeper));
                 if all_readable {
-                    let archive = Arc::clone(&self.archive);
-                    self.removals.spawn(async move { archive.sweep().await });
+                    self.removals.spawn(Arc::clone(self).sweep());
                 }
             }
         }
         self.arrivals.send_replace(());
+    }
+
+    /// Removes what is kept of jobs without a record. Their records were deleted while no master was running.
+    async fn sweep(self: Arc<Self>) {
+        self.archive.sweep().await;
+        // These jobs are listed before those in the registry, because a new job is in the registry before it has a folder.
+        let kept = self.context.backend.kept().await;
+        let known: BTreeSet<String> = self.handles.lock().values().map(JobHandle::uid).collect();
+        for job in kept.iter().filter(|job| !known.contains(&job.uid)) {
+            info!(job = %job.name, uid = job.uid, "removing the folder of a job without a record");
+            self.context.backend.forget(job).await;
+        }
     }
 
     /// Removes a job whose record no longer exists, and its output.

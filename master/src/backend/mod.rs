@@ -264,6 +264,11 @@ pub trait PodBackend: Send + Sync {
     /// pod any more, and its record is deleted next.
     async fn forget(&self, _job: &JobKey) {}
 
+    /// The jobs of which the back end keeps something that [`PodBackend::forget`] removes, also jobs without a record.
+    async fn kept(&self) -> Vec<JobKey> {
+        vec![]
+    }
+
     /// The places for machines whose agents join by themselves, if this back end has any.
     fn machines(&self) -> Option<&dyn Machines> {
         None

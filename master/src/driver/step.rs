@@ -197,10 +197,12 @@ impl Driver {
         self.starts.so_far(&self.pods.gang(self.machine.horizon()), self.ledger.get().starts())
     }
 
-    /// Deletes the pods of a job whose record somebody else has deleted.
+    /// Deletes the pods and the folder of a job whose record somebody else has deleted.
     pub(super) async fn abandon(&mut self) {
         warn!(job = %self.ledger.name(), "someone else deleted the record; deleting the pods");
         self.pods.delete_all().await;
+        // If a script that is ending still writes files, the next master removes them.
+        self.pods.forget().await;
     }
 
     /// Deletes a job after a user's request, or after its time to live. Deletes the record last: if this master dies

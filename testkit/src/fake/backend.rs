@@ -54,6 +54,8 @@ pub(super) struct Shared {
     pub(super) quota: watch::Sender<Option<usize>>,
     /// How long each creation of a pod takes.
     pub(super) creation: watch::Sender<Duration>,
+    /// The jobs whose folders were removed.
+    forgotten: watch::Sender<Vec<JobKey>>,
     /// Locked while pods are placed, or are created within a quota.
     pub(super) scheduler: tokio::sync::Mutex<()>,
 }
@@ -144,6 +146,7 @@ impl FakeBackend {
             room: watch::Sender::new(None),
             quota: watch::Sender::new(None),
             creation: watch::Sender::new(Duration::ZERO),
+            forgotten: watch::Sender::default(),
             scheduler: tokio::sync::Mutex::default(),
         }))
     }
@@ -154,6 +157,12 @@ impl FakeBackend {
         let is_up = |table: &PodTable| matches!(table.get(&replica), Some(Pod { state: PodState::Running(_), .. }));
         table.wait_for(is_up).await.expect("the table lives as long as the back end");
         self.lock()[job].agents[&replica].clone()
+    }
+
+    /// Waits until the folder of a job is removed.
+    pub async fn forgotten(&self, job: &JobKey) {
+        // The sender lives as long as `self`.
+        let _ = self.0.forgotten.subscribe().wait_for(|jobs| jobs.contains(job)).await;
     }
 
     /// From now on, new pods of these replicas stay pending for this reason.
@@ -316,6 +325,10 @@ impl PodBackend for FakeBackend {
 
     fn asks(&self, _: &JobSpec) -> Option<Resources> {
         self.asked()
+    }
+
+    async fn forget(&self, job: &JobKey) {
+        self.0.forgotten.send_modify(|jobs| jobs.push(job.clone()));
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {

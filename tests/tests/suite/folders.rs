@@ -145,6 +145,27 @@ fn what_a_script_wrote_survives_suspend_a_new_master_and_a_push_and_a_copy_goes_
 }
 
 #[test]
+fn a_new_master_removes_only_copies_of_jobs_without_a_record() {
+    let mut project = Project::new(COUNTS);
+    project.client(&["train.py", "--task", "counts", "--worker-num", "1", "-d", "--snapshot"]).code(0);
+    project.until_printed("counts", "start 0");
+    let of_job = project.view("counts").folder.expect("the view has no folder");
+    let work = of_job.parent().expect("no folder").to_owned();
+    let uid = "0198f0a2-7c1e-7d3a-9b1f-3c5d7e9f1a2b";
+    let [gone, earlier, of_user] = [format!("gone.{uid}"), format!("counts.{uid}"), "digits.old".to_owned()];
+    for name in [&gone, &earlier, &of_user] {
+        fs::create_dir(work.join(name)).expect("cannot create the folder");
+        fs::write(work.join(name).join("model"), "").expect("cannot write the file");
+    }
+    project.master.kill();
+    project.next_master();
+    let is_gone = |name: &str| !work.join(name).exists();
+    within("the sweep", || (is_gone(&gone) && is_gone(&earlier)).then_some(()), String::new);
+    project.until_printed("counts", "start 1 mine");
+    assert!(work.join(of_user).join("model").exists(), "a folder of the user is removed");
+}
+
+#[test]
 fn a_snapshot_is_the_folder_at_the_submit_and_needs_a_master_that_stays() {
     let project = Project::new("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')");
     let submitted = project.client_with(&["train.py", "--task", "copy", "--worker-num", "1", "-d"], &["--snapshot"]);

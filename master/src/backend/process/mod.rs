@@ -257,6 +257,15 @@ impl PodBackend for ProcessBackend {
         }
     }
 
+    async fn kept(&self) -> Vec<JobKey> {
+        let launcher = Arc::clone(&self.launcher);
+        let listed = spawn_blocking(move || launcher.work_dirs.jobs()).await;
+        listed.unwrap_or_else(|panic| Err(io::Error::other(panic))).unwrap_or_else(|error| {
+            warn!(%error, "could not list the jobs' folders");
+            vec![]
+        })
+    }
+
     async fn shutdown(&self) {
         for pods in self.jobs.lock().values() {
             for orders in pods.orders.values() {

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use job::key::JobKey;
 use protocol::code::{OWN_FOLDER, PlacedCode};
+use uuid::Uuid;
 
-use crate::host::files::unless_absent;
+use crate::host::files::{names_in, unless_absent};
 
 /// Files are not counted beyond this number.
 const COUNTED_MAX: u64 = 100_000;
@@ -26,6 +27,16 @@ impl WorkDirs {
 
     pub(super) fn path(&self, job: &JobKey) -> PathBuf {
         self.0.join(format!("{}.{}", job.name, job.uid))
+    }
+
+    /// The jobs that have a working directory. A user may keep folders with other names there.
+    pub(super) fn jobs(&self) -> io::Result<Vec<JobKey>> {
+        let key = |folder: &String| {
+            let (name, uid) = folder.rsplit_once('.')?;
+            Uuid::try_parse(uid).ok()?;
+            Some(JobKey { name: name.parse().ok()?, uid: uid.to_owned() })
+        };
+        Ok(names_in(&self.0)?.iter().filter_map(key).collect())
     }
 
     /// Creates the job's working directory, if it does not exist.

@@ -46,6 +46,17 @@ async fn each_agent_receives_its_membership_in_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_folder_of_a_job_whose_record_somebody_deletes_is_removed() {
+    use master::store::JobStore;
+    let (master, spec) = (Master::new(), spec("lost", 1));
+    master.submit(spec.clone()).await;
+    in_time("the run has started", master.started(&spec)).await;
+    let stored = master.store.get(&spec.name).await.expect("cannot read the record").expect("no record");
+    master.store.delete(&spec.name, &stored.record.uid).await.expect("cannot delete the record");
+    in_time("the folder is removed", master.backend.forgotten(&stored.key())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_own_view() {
     use master::store::JobStore;
     let mut master = Master::new();
