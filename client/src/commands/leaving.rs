@@ -1,7 +1,6 @@
 //! Interrupts of commands that wait for a job. The command ends, and says what now happens to the job.
 
 use protocol::ids::JobName;
-use protocol::view::JobView;
 
 use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
@@ -61,12 +60,9 @@ pub(super) fn in_doubt(name: &str) -> String {
     format!("job {name} may or may not have been accepted; to check: {status}")
 }
 
-/// The job, if it still runs and the command ends because the reader of stdout has ended.
-pub(super) async fn left_by_its_reader(error: &Error, client: &MasterClient, name: &JobName) -> Option<JobView> {
-    if !matches!(error.cause, Cause::ClosedStdout) {
-        return None;
-    }
-    client.view(name).await.ok().filter(|view| view.result.is_none())
+/// Whether the command ends because the reader of stdout has ended, while the job still runs.
+pub(super) async fn left_by_its_reader(error: &Error, client: &MasterClient, name: &JobName) -> bool {
+    matches!(error.cause, Cause::ClosedStdout) && client.view(name).await.is_ok_and(|view| view.result.is_none())
 }
 
 /// What happens to the jobs of a command that ends at this stage.

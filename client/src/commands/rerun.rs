@@ -7,8 +7,9 @@ use protocol::view::JobView;
 
 use super::machines::how_to_join;
 use super::order::{Order, SEND_CODE};
+use super::own_master::at_own_master;
 use super::past::{self, Seen};
-use super::submit::{at_own_master, check_for_processes, no_detach, send};
+use super::submit::{check_for_processes, no_detach, send};
 use super::which_master::running_master;
 use crate::address::config::{Config, variable_to_pass_on};
 use crate::args::{ImageArgs, JobFlags, NameArg, RerunArgs};

@@ -21,7 +21,7 @@ use crate::ending::exit::Exit;
 use crate::follow::log_stream::{Lines, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::client::{LONG_POLL, MasterClient};
-use crate::master::patience::Patience;
+use crate::master::patience::{Patience, persist};
 use crate::output::command_line::command;
 use crate::output::hints;
 use crate::output::narrate;
@@ -76,7 +76,8 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
 }
 
 /// Follows a job without its output.
-pub(crate) async fn follow_unseen(client: MasterClient, first: JobView, notes: Notes) -> Result<Exit, Error> {
+pub(crate) async fn follow_unseen(client: MasterClient, name: JobName, notes: Notes) -> Result<Exit, Error> {
+    let first = persist(&notes, || client.view(&name)).await?;
     let following = Following { client, first, is_told: true, logs: None, wanted: watch::Sender::default() };
     Ok(follow(following, &mut Data::above(&notes), &notes).await?.state.into())
 }
