@@ -1,8 +1,9 @@
 //! Interrupts of commands that wait for a job. The command ends, and says what now happens to the job.
 
 use protocol::ids::JobName;
+use protocol::view::JobView;
 
-use crate::ending::error::{Cause, Error};
+use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
@@ -60,9 +61,14 @@ pub(super) fn in_doubt(name: &str) -> String {
     format!("job {name} may or may not have been accepted; to check: {status}")
 }
 
-/// Whether the command ends because the reader of stdout has ended, while the job still runs.
+/// Whether the command ends because the reader of stdout has ended, while the job may still run. If the master does not
+/// say whether the job runs, it may.
 pub(super) async fn left_by_its_reader(error: &Error, client: &MasterClient, name: &JobName) -> bool {
-    matches!(error.cause, Cause::ClosedStdout) && client.view(name).await.is_ok_and(|view| view.result.is_none())
+    let may_run = |view: Result<JobView, MasterError>| match view {
+        Ok(view) => view.result.is_none(),
+        Err(error) => !error.is_not_found(),
+    };
+    matches!(error.cause, Cause::ClosedStdout) && may_run(client.view(name).await)
 }
 
 /// What happens to the jobs of a command that ends at this stage.
@@ -92,4 +98,17 @@ pub(super) fn farewell(stage: Stage, names: &[JobName]) -> String {
     let jobs = if names.len() == 1 { "job" } else { "jobs" };
     let cancel = command(&format!("cancel {name}"));
     format!("{standing}\nto continue: {}\nto cancel the {jobs}: {cancel}", command(&come_back))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_whose_master_does_not_answer_counts_as_running_when_stdout_is_closed() {
+        let closed = Error::unsuccessful("stdout is closed").cause(Cause::ClosedStdout);
+        // Nothing listens at this address.
+        let client = MasterClient::new("http://127.0.0.1:1".parse().unwrap(), None).unwrap();
+        assert!(left_by_its_reader(&closed, &client, &"digits".parse().unwrap()).await);
+    }
 }
