@@ -39,7 +39,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
-    /// Number of finished jobs to keep. Older ones are deleted with their output, except jobs of TFJobs in the cluster
+    /// Number of finished jobs to keep. Older ones are deleted with their output and the copies of their folders, except
+    /// jobs of TFJobs in the cluster
     #[arg(long, env = "MUSTER_KEEP_FINISHED", value_name = "N", default_value_t = KEPT_FINISHED)]
     pub keep_finished: usize,
 

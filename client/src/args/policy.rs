@@ -43,7 +43,8 @@ pub(crate) struct PolicyArgs {
     /// Maximum time from the submit to the end of the job [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) deadline: Option<u32>,
-    /// Time from the end of the job until the master deletes the job and its output [default: no limit]
+    /// Time from the end of the job until the master deletes the job, its output and the copy of its folder [default: no
+    /// limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) ttl_after_finished: Option<u32>,
     /// Pods to delete at the end: `all`, `none` or `running`. With `running`, ended pods stay for kubectl logs. With
