@@ -140,9 +140,9 @@ impl RunStatus {
         [&self.helper, &self.posted].into_iter().flatten().find(|progress| progress.has_stepped())
     }
 
-    /// Whether this status contains news since the earlier status `known`. Usage, posts and the place of the log are no news. Of a script's
-    /// reports, only two are news: the first report, and the first report with a step. Until the run exits, neither the
-    /// beginning of a stop nor the end of the main process is news. Every other change is news.
+    /// Whether this status contains news since the earlier status `known`. Usage, posts and the log's base are no news. Of
+    /// a script's reports, only two are news: the first report, and the first report with a step. Until the run exits,
+    /// neither the beginning of a stop nor the end of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let (helper, posted) = (known.helper.clone(), known.posted.clone());

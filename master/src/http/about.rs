@@ -1,4 +1,5 @@
-//! What a client asks for before it submits a job: the kind of back end, whether its folder is here, and the agent's program to add to an image.
+//! What a client asks for before it submits a job: the kind of back end, whether its folder is here, and the agent's
+//! program to add to an image.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
