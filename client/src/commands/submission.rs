@@ -90,7 +90,9 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
     let view = match submitted {
         Submitted::New(view) => {
             notes.say(&narrate::accepted(&view));
-            narrate::place(&view).iter().for_each(|folder| notes.say(&format!("job {} runs in {folder}", view.name)));
+            narrate::where_it_runs(&view)
+                .iter()
+                .for_each(|folder| notes.say(&format!("job {} runs in {folder}", view.name)));
             view
         }
         // The script may have changed since the earlier submit, so the earlier result may be outdated.

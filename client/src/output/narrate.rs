@@ -27,7 +27,7 @@ pub(crate) fn accepted(view: &JobView) -> String {
 }
 
 /// Where the scripts of a job run, if the master has told it.
-pub(crate) fn place(view: &JobView) -> Option<String> {
+pub(crate) fn where_it_runs(view: &JobView) -> Option<String> {
     let folder = view.folder.as_ref()?.display();
     Some(match view.spec.code {
         Some(_) => format!("{folder}, a copy that is deleted with the job"),

@@ -14,7 +14,7 @@ use super::pace::{Pace, paces, ratio, straggler};
 use super::reports::{Report, furthest, newest_reports, newest_values};
 use crate::cluster::rfc3339;
 use crate::output::command_line::command;
-use crate::output::narrate::{between, composition, place, queued_behind, workers_now};
+use crate::output::narrate::{between, composition, queued_behind, where_it_runs, workers_now};
 use crate::output::spelled;
 
 /// All jobs, one per line.
@@ -61,7 +61,7 @@ pub(crate) fn status_facts(view: &JobView, series: Option<&JobSeries>, now: Unix
         ("state", view.state.to_string()),
         ("time", time(view.state, &view.times, now)),
     ];
-    head.extend(place(view).map(|place| ("runs in", place)));
+    head.extend(where_it_runs(view).map(|folder| ("runs in", folder)));
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
     head.extend(view.workers.map(|wanted| ("workers", format!("{} take part, {wanted} wanted", workers_now(view)))));
     let newest = view.changes.last().filter(|change| Some(change.generation) == view.generation);

@@ -191,12 +191,12 @@ fn unscheduled(status: &PodStatus) -> Option<Wait> {
 struct Waiting<'a> {
     state: &'a ContainerStateWaiting,
     image: Option<&'a str>,
-    place: Place<'a>,
+    purpose: Purpose<'a>,
 }
 
 /// What a container of the pod is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place<'a> {
+enum Purpose<'a> {
     /// It runs the agent.
     Agent,
     /// It copies the agent.
@@ -205,7 +205,7 @@ enum Place<'a> {
     Init(&'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> Purpose<'a> {
     fn of_init(name: &'a str) -> Self {
         if name == INSTALLER { Self::Installer } else { Self::Init(name) }
     }
@@ -222,16 +222,16 @@ fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
         .filter_map(|container| {
             let state = container.state.as_ref()?.waiting.as_ref()?;
             let image = init_container(pod, &container.name).and_then(|container| container.image.as_deref());
-            Some(Waiting { state, image, place: Place::of_init(&container.name) })
+            Some(Waiting { state, image, purpose: Purpose::of_init(&container.name) })
         })
         .collect();
-    inits.sort_by_key(|waiting| waiting.place != Place::Installer);
+    inits.sort_by_key(|waiting| waiting.purpose != Purpose::Installer);
     let own = own.and_then(|state| state.waiting.as_ref()).map(|state| {
         let image = container(pod).and_then(|container| container.image.as_deref());
-        Waiting { state, image, place: Place::Agent }
+        Waiting { state, image, purpose: Purpose::Agent }
     });
     let with_problem = inits.iter().copied().chain(own).find(|waiting| waiting.reason().is_some());
-    let installer = inits.first().copied().filter(|waiting| waiting.place == Place::Installer);
+    let installer = inits.first().copied().filter(|waiting| waiting.purpose == Purpose::Installer);
     with_problem.or(installer).or(own)
 }
 
@@ -250,7 +250,7 @@ impl Waiting<'_> {
     fn reason(self) -> Option<String> {
         let reason = self.state.reason.as_deref().filter(|_| !self.is_ordinary())?;
         let told = with_message(reason, self.state.message.as_deref());
-        if let Place::Init(name) = self.place {
+        if let Purpose::Init(name) = self.purpose {
             return Some(of_init(name, &told));
         }
         // The kubelet does not always name the image.
@@ -258,7 +258,7 @@ impl Waiting<'_> {
             Some(image) => format!("image \"{image}\": {told}"),
             None => told,
         };
-        Some(if self.place == Place::Installer { format!("{NOT_INSTALLED}{told}") } else { told })
+        Some(if self.purpose == Purpose::Installer { format!("{NOT_INSTALLED}{told}") } else { told })
     }
 
     /// Like [`Self::reason`]. While the kubelet pauses between two pulls, returns the cause of the failed pull, if the
@@ -285,7 +285,7 @@ impl Waiting<'_> {
         let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
         // A side-car of the cluster may start later, for example when the cluster's mesh works again.
         let may_start =
-            matches!(self.place, Place::Init(_)) && self.state.reason.as_deref() == Some(CRASH_LOOP_BACK_OFF);
+            matches!(self.purpose, Purpose::Init(_)) && self.state.reason.as_deref() == Some(CRASH_LOOP_BACK_OFF);
         let is_listed = self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason));
         let is_listed = is_listed && !is_late && !may_start;
         // Search only the text after `ERR_IMAGE_PULL`: the text before it may contain the image's name.
