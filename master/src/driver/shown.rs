@@ -179,7 +179,18 @@ fn queued_behind(phase: &JobPhase, turn: &Turn) -> Option<JobName> {
     match (phase, turn) {
         (JobPhase::Queued { behind, .. }, _) => Some(behind.clone()),
         (JobPhase::Pending { .. }, Turn::Hold(first)) => first.clone(),
-        _ => None,
+        (JobPhase::Pending { .. }, Turn::Go | Turn::Minimum | Turn::Queue(_))
+        | (
+            JobPhase::Starting(_)
+            | JobPhase::Running { .. }
+            | JobPhase::Stopping(_)
+            | JobPhase::Restarting(_)
+            | JobPhase::Halted(_)
+            | JobPhase::Suspended { .. }
+            | JobPhase::Releasing { .. }
+            | JobPhase::Finished { .. },
+            _,
+        ) => None,
     }
 }
 
