@@ -369,7 +369,16 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let has_succeeded = status.phase.as_deref() == Some("Succeeded") && words.is_some();
     let had_ended = has_succeeded || matches!(before, Some(PodState::Terminated { .. }));
     let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
-    let known = || if let Some(PodState::Leaving { reason }) = before { Some(reason.clone()) } else { None };
+    let known = || match before {
+        Some(PodState::Leaving { reason } | PodState::Disrupted { reason, .. }) => Some(reason.clone()),
+        Some(
+            PodState::Pending { .. }
+            | PodState::Running { .. }
+            | PodState::Unusable { .. }
+            | PodState::Terminated { .. },
+        )
+        | None => None,
+    };
     let deletion = || is_deleted.then(|| known().unwrap_or_else(|| "its pod was deleted".to_owned()));
     let ended = |exit: Option<LastWords>, reason: String| PodState::Terminated { exit, reason, others: others(status) };
     match (disruption(status).or_else(deletion), terminated) {

@@ -1,4 +1,4 @@
-//! Tests that a watch that brings nothing fails no job and hides no own write.
+//! Tests that a watch that reports no changes fails no job and hides no own write.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::whole_master::{address, agents_of};
 use super::world::{begin, foreign_pod, jobs};
 use crate::service::harness;
 
-/// How long the watch brings nothing.
+/// How long the watch reports nothing.
 const LENGTH: Duration = Duration::from_secs(100);
 /// The longest jump of the virtual clock. Without it, the clock would jump over the time limits of requests to agents,
 /// which use real sockets.
