@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use protocol::code::{CodeFile, Manifest, Sha256, has_content};
+use placed_code::has_content;
+use protocol::code::{CodeFile, Manifest, Sha256};
 
 /// The files of some code. Another delivery may move or remove them, and a script may change them.
 #[derive(Debug)]

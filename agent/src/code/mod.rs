@@ -3,7 +3,6 @@
 
 mod held;
 mod place;
-mod placed;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -13,15 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use placed_code::{PlacedCode, Record, has_all_files, has_content};
 use protocol::agent::CodeStatus;
-use protocol::code::{
-    BlobError, BlobPart, BlobReader, CodeFile, CodeId, Manifest, MissingBlobs, OWN_FOLDER, PlacedCode, Sha256,
-    has_content,
-};
+use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Manifest, MissingBlobs, OWN_FOLDER, Sha256};
 use tracing::warn;
 
 pub use self::held::Held;
-use self::placed::{Record, has_all_files};
 
 /// The file of an arriving blob. The file gets the blob's name when the blob is complete and verified.
 const UNFINISHED: &str = "unfinished";

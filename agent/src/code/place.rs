@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use protocol::code::{CodeFile, Delivered, Manifest, PlacedCode, has_content};
+use placed_code::{Delivered, PlacedCode, has_content};
+use protocol::code::{CodeFile, Manifest};
 
 use super::set_mode;
 

@@ -2,7 +2,7 @@
 
 mod apply;
 mod ask;
-mod bring;
+pub(crate) mod bring;
 mod build;
 mod cancel;
 mod completions;

@@ -11,18 +11,14 @@ use protocol::tfjob::TfJobRequest;
 use protocol::view::JobState;
 use serde_json::Value;
 
-use super::bring::with_code;
+use super::bring::{about_code, with_code};
 use super::leaving::in_doubt;
-use super::rerun::about_code;
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::{MasterClient, OldJob, Submitted};
 use crate::master::patience::persist;
 use crate::output::Notes;
 use crate::output::command_line::command;
-
-/// The hint if a master has lost the code of a job that is submitted again.
-pub(super) const SEND_CODE: &str = "submit the script from its folder again";
 
 /// What is submitted.
 pub(super) struct Order {

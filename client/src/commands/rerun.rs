@@ -5,15 +5,16 @@ use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::view::JobView;
 
+use super::bring::about_code;
 use super::machines::how_to_join;
-use super::order::{Order, SEND_CODE};
+use super::order::Order;
 use super::own_master::at_own_master;
 use super::past::{self, Seen};
 use super::submit::{check_for_processes, no_detach, send};
 use super::which_master::running_master;
 use crate::address::config::{Config, variable_to_pass_on};
 use crate::args::{ImageArgs, JobFlags, NameArg, RerunArgs};
-use crate::ending::error::{Cause, Error};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
@@ -80,12 +81,6 @@ pub(crate) fn last_spec(view: &JobView) -> JobSpec {
         (spec.worker_min, spec.worker_num) = (Some(min), max);
     }
     spec
-}
-
-/// Adds the next step for a job whose code the master no longer has.
-pub(crate) fn about_code(error: Error) -> Error {
-    let Cause::Master(cause) = &error.cause else { return error };
-    if cause.lacks_code() { error.hint(SEND_CODE) } else { error }
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 
 use super::upstream::Upstream;
-use crate::commands::rerun::{about_code, has_code, repeated};
+use crate::commands::bring::about_code;
+use crate::commands::rerun::{has_code, repeated};
 use crate::ending::error::Error;
 use crate::follow::replaced;
 

@@ -3,7 +3,6 @@
 
 mod blobs;
 mod path;
-mod placed;
 mod syntax;
 
 use std::collections::BTreeMap;
@@ -15,10 +14,11 @@ use sha2::Digest;
 
 pub use self::blobs::{BlobError, BlobPart, BlobReader};
 pub use self::path::{BadCodePath, CodePath, SCRIPT, ScriptPath};
-pub use self::placed::{Delivered, OWN_FOLDER, PlacedCode, has_content};
 pub use self::syntax::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use crate::as_text::serde_as_string;
 
+/// The folder for Muster's own files in a working directory. Paths of code in this folder are invalid.
+pub const OWN_FOLDER: &str = ".muster";
 /// Maximum bytes of all files together.
 pub const CODE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of files.

@@ -30,7 +30,8 @@ const COUNTS: &str = "import os, time
 number = int(open('count').read()) if os.path.exists('count') else 0
 print('start', number, open('best.txt').read(), flush=True)
 open('count', 'w').write(str(number + 1))
-open('best.txt', 'w').write('mine')
+open('new', 'w').write('mine')
+os.replace('new', 'best.txt')
 time.sleep(600)
 ";
 

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use job::key::JobKey;
-use protocol::code::{OWN_FOLDER, PlacedCode};
+use placed_code::PlacedCode;
+use protocol::code::OWN_FOLDER;
 use uuid::Uuid;
 
 use crate::host::files::{names_in, unless_absent};

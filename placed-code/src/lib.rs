@@ -1,17 +1,13 @@
-//! The record of the code in a working directory. Agents write it. A master reads it in the working directories of its
-//! own host.
+//! The record of which code is in a working directory. Agents write it, so that they know which files a script has
+//! changed, even if another agent has put the code there. A master reads it in the working directories of its own host.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use protocol::code::{CodeFile, CodeId, Hasher, Manifest, OWN_FOLDER, Sha256};
 use serde::{Deserialize, Serialize};
-
-use super::{CodeFile, CodeId, Hasher, Manifest, Sha256};
-
-/// The folder for Muster's own files in a working directory. Paths of code in this folder are invalid.
-pub const OWN_FOLDER: &str = ".muster";
 
 /// Which code is in a working directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +34,7 @@ impl PlacedCode {
     }
 
     /// The file of the record.
-    pub fn file(work_dir: &Path) -> PathBuf {
+    fn file(work_dir: &Path) -> PathBuf {
         work_dir.join(OWN_FOLDER).join("placed.json")
     }
 
@@ -108,4 +104,40 @@ fn content_of(path: &Path) -> io::Result<Sha256> {
             length => hasher.update(&buffer[..length]),
         }
     }
+}
+
+/// The record of the code in one working directory.
+#[derive(Debug)]
+pub struct Record {
+    work_dir: PathBuf,
+}
+
+impl Record {
+    /// The record in this directory.
+    pub fn new(work_dir: PathBuf) -> Self {
+        Self { work_dir }
+    }
+
+    /// Waits until no other agent changes this working directory. Dropping the file releases the lock.
+    pub fn lock(&self) -> io::Result<File> {
+        let folder = self.work_dir.join(OWN_FOLDER);
+        fs::create_dir_all(&folder)?;
+        let lock = File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
+        lock.lock()?;
+        Ok(lock)
+    }
+
+    /// Writes the record completely or not at all, even if the machine loses its power.
+    pub fn write(&self, placed: &PlacedCode) -> io::Result<()> {
+        let unfinished = self.work_dir.join(OWN_FOLDER).join("placed.new");
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&serde_json::to_vec(placed)?)?;
+        file.sync_all()?;
+        fs::rename(unfinished, PlacedCode::file(&self.work_dir))
+    }
+}
+
+/// Whether each file of the code exists, with any content.
+pub fn has_all_files(work_dir: &Path, code: &Manifest) -> bool {
+    code.files().iter().all(|file| fs::symlink_metadata(work_dir.join(file.path.as_str())).is_ok())
 }
