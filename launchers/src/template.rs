@@ -2,7 +2,9 @@
 //! template must not give a pod more rights than a pod without a template has.
 
 mod fields;
+mod typed;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -11,8 +13,10 @@ use protocol::job::JobSpec;
 use protocol::origin::Warning;
 use serde_json::Value;
 
-use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};
+use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false, rule_of};
 pub use self::fields::{is_masters, is_masters_claim};
+pub(crate) use self::typed::not_list;
+pub use self::typed::not_text;
 
 /// The product's name. The names of its own objects begin with this name.
 pub const MUSTER: &str = "muster";
@@ -64,6 +68,12 @@ impl Findings {
         self.refused.push(Note { path: path.to_owned(), why: why.into() });
     }
 
+    /// Adds notes, except those of fields that are refused already.
+    pub(crate) fn refuse_others(&mut self, notes: impl Iterator<Item = Note>) {
+        let refused: BTreeSet<String> = self.refused.iter().map(|note| note.path.clone()).collect();
+        self.refused.extend(notes.filter(|note| !refused.contains(&note.path)));
+    }
+
     pub(crate) fn warn(&mut self, path: &str, why: impl Into<String>) {
         self.warnings.push(Note { path: path.to_owned(), why: why.into() });
     }
@@ -80,21 +90,24 @@ pub fn listed(notes: &[Note]) -> String {
 /// Returns all refused fields.
 pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Note>> {
     let Template { container, tf_port: _, pod } = template;
-    let mut review = Review { allowed, run: container, findings: Findings::default() };
     let mut kept = pod.clone();
+    let mut findings = Findings::default();
+    typed::mend(&mut kept, &mut findings);
+    let mut review = Review { allowed, run: container, findings };
     review.object("", &mut kept, POD_TEMPLATE);
     review.run_container(&kept);
-    let typed = match serde_json::from_value::<PodTemplateSpec>(kept.clone()) {
-        Ok(typed) => typed,
-        Err(error) => {
-            review.findings.refuse("template", format!("it is not a pod template: {error}"));
-            return Err(review.findings.refused);
-        }
-    };
-    let read = serde_json::to_value(&typed).unwrap_or_default();
-    review.lost("", &kept, &read);
-    let Findings { refused, warnings } = review.findings;
-    if refused.is_empty() { Ok(Checked { pod: typed, warnings }) } else { Err(refused) }
+    let Findings { mut refused, warnings } = review.findings;
+    let of_library = |error| Note { path: "template".to_owned(), why: format!("it is not a pod template: {error}") };
+    let typed =
+        if refused.is_empty() { serde_json::from_value(kept).map_err(of_library) } else { Err(refused.remove(0)) };
+    typed.map(|pod| Checked { pod, warnings }).map_err(|first| [vec![first], refused].concat())
+}
+
+/// The values of a wrong type in a pod template, and the fields that Kubernetes does not define.
+pub(crate) fn misread(pod: &Value) -> Vec<Note> {
+    let mut findings = Findings::default();
+    typed::mend(&mut pod.clone(), &mut findings);
+    findings.refused
 }
 
 /// Names the fields that have no effect in the templates of a job.
@@ -123,18 +136,13 @@ struct Review<'a> {
 impl Review<'_> {
     /// Reviews each field of an object by the rule of its name, and removes fields that have no effect.
     fn object(&mut self, path: &str, object: &mut Value, rules: fields::Fields) {
-        let Value::Object(fields) = object else {
-            if !is_empty(object) {
-                self.findings.refuse(path, "it must be an object");
-            }
-            return;
-        };
+        let Value::Object(fields) = object else { return };
         fields.retain(|name, value| {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             if is_empty(value) {
                 return false;
             }
-            match rules.iter().find(|(known, _)| known.contains(&name.as_str())).map(|(_, rule)| rule) {
+            match rule_of(rules, name) {
                 Some(rule) => self.field(&path, value, rule),
                 None => {
                     self.findings.refuse(&path, "this field is not supported");
@@ -174,15 +182,9 @@ impl Review<'_> {
 
     /// Reviews each item of a list.
     fn each(&mut self, path: &str, list: &mut Value, mut review: impl FnMut(&mut Self, &str, &mut Value)) {
-        match list {
-            Value::Array(items) => {
-                for (place, item) in items.iter_mut().enumerate() {
-                    review(self, &format!("{path}[{place}]"), item);
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-                self.findings.refuse(path, "it must be a list");
-            }
+        let Value::Array(items) = list else { return };
+        for (place, item) in items.iter_mut().enumerate() {
+            review(self, &format!("{path}[{place}]"), item);
         }
     }
 
@@ -208,26 +210,6 @@ impl Review<'_> {
                 );
                 self.findings.refuse("spec.containers", why);
             }
-        }
-    }
-
-    /// Refuses the fields that Kubernetes does not define. Otherwise these fields would be lost silently.
-    fn lost(&mut self, path: &str, given: &Value, read: &Value) {
-        match (given, read) {
-            (given, _) if is_empty(given) => {}
-            (Value::Object(fields), read) => {
-                for (name, value) in fields {
-                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    self.lost(&path, value, read.get(name).unwrap_or(&Value::Null));
-                }
-            }
-            (Value::Array(items), read) => {
-                for (place, item) in items.iter().enumerate() {
-                    self.lost(&format!("{path}[{place}]"), item, read.get(place).unwrap_or(&Value::Null));
-                }
-            }
-            (_, Value::Null) => self.findings.refuse(path, "this field is not supported"),
-            (_, _) => {}
         }
     }
 }

@@ -169,9 +169,31 @@ fn a_template_that_kubernetes_cannot_parse_is_refused() {
     let nested = of_pod(&json!({ "tolerations": [{ "key": "gpu", "efect": "NoSchedule" }] }));
     assert_eq!(refused(&nested, STRICT), ["spec.tolerations[0].efect"]);
     let wrong = of_pod(&json!({ "nodeSelector": ["gpu"] }));
-    assert_eq!(refused(&wrong, STRICT), ["template"]);
+    assert_eq!(refused(&wrong, STRICT), ["spec.nodeSelector"]);
+    let no_pod = Template { pod: json!([]), ..of_pod(&json!({})) };
+    assert_eq!(refused(&no_pod, STRICT)[0], "template");
     let no_list = of_pod(&json!({ "volumes": { "name": "x" } }));
     assert_eq!(refused(&no_list, STRICT)[0], "spec.volumes");
+}
+
+#[test]
+fn a_field_that_is_not_known_is_told_apart_from_a_field_that_is_not_supported() {
+    let why = |template: &Template| checked(template, STRICT).unwrap_err().remove(0).why;
+    for (field, meant) in [
+        ("workdir", "workingDir"),
+        ("environment", "env"),
+        ("resouces", "resources"),
+        ("imagePullpolicy", "imagePullPolicy"),
+        ("volumeMount", "volumeMounts"),
+    ] {
+        let misspelt = of_container(&json!({ field: "x" }));
+        assert_eq!(why(&misspelt), format!("this field is not known; did you mean {meant}?"));
+    }
+    assert_eq!(why(&of_container(&json!({ "wibble": 1 }))), "this field is not known");
+    let resize = json!({ "resizePolicy": [{ "resourceName": "cpu", "restartPolicy": "NotRequired" }] });
+    assert_eq!(why(&of_container(&resize)), "this field is not supported");
+    let requests = json!({ "resources": { "request": { "cpu": "1" } } });
+    assert_eq!(why(&of_container(&requests)), "this field is not known; did you mean requests?");
 }
 
 #[test]

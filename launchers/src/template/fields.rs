@@ -31,6 +31,20 @@ pub(super) enum Rule {
 /// Names of fields, and the rule of these fields.
 pub(super) type Fields = &'static [(&'static [&'static str], Rule)];
 
+/// The rule of a field.
+pub(super) fn rule_of(rules: Fields, name: &str) -> Option<&'static Rule> {
+    rules.iter().find(|(known, _)| known.contains(&name)).map(|(_, rule)| rule)
+}
+
+/// The rules of the fields of the object, or of the objects in the list, that has this rule.
+pub(super) fn inner(rule: &Rule) -> Fields {
+    match rule {
+        Rule::Object(rules) | Rule::Each(rules) => rules,
+        Rule::Containers => CONTAINER,
+        Rule::Keep | Rule::Check(_) | Rule::Drop(_) | Rule::DropSilently | Rule::Refuse(_) => &[],
+    }
+}
+
 use Rule::{Check, Containers, Drop, DropSilently, Each, Keep, Object, Refuse};
 
 const SHARES_THE_NODE: &str = "it gives the pod access to its node: remove it";
@@ -57,9 +71,11 @@ const POD_SPEC: Fields = &[
     // The network of the pod.
     (&["dnsConfig", "dnsPolicy", "hostAliases", "hostname", "setHostnameAsFQDN", "subdomain"], Keep),
     // The node of the pod, and when the pod gets it.
-    (&["affinity", "nodeSelector", "os", "runtimeClassName", "schedulerName", "tolerations"], Keep),
+    (&["affinity", "nodeSelector", "os", "runtimeClassName", "schedulerName"], Keep),
+    (&["tolerations"], Each(&[(&["effect", "key", "operator", "tolerationSeconds", "value"], Keep)])),
     (&["preemptionPolicy", "priority", "priorityClassName", "topologySpreadConstraints"], Keep),
-    (&["overhead", "resourceClaims", "resources", "terminationGracePeriodSeconds"], Keep),
+    (&["resources"], Object(RESOURCES)),
+    (&["overhead", "resourceClaims", "terminationGracePeriodSeconds"], Keep),
     (&["containers"], Containers),
     (&["imagePullSecrets"], Each(&[(&["name"], Check(not_masters))])),
     (&["initContainers"], Each(CONTAINER)),
@@ -100,9 +116,12 @@ const CONTAINER_SECURITY: Fields = &[
     (&["privileged", "procMount"], Refuse(SHARES_THE_NODE)),
 ];
 
+const RESOURCES: Fields = &[(&["claims", "limits", "requests"], Keep)];
+
 /// A container of any kind.
 pub(super) const CONTAINER: Fields = &[
-    (&["args", "command", "image", "imagePullPolicy", "name", "resources", "workingDir"], Keep),
+    (&["args", "command", "image", "imagePullPolicy", "name", "workingDir"], Keep),
+    (&["resources"], Object(RESOURCES)),
     (&["terminationMessagePath", "terminationMessagePolicy"], Keep),
     (&["env"], Each(VARIABLE)),
     (&["envFrom"], Each(ENV_FROM)),

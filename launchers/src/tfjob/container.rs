@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::template::Findings;
+use crate::template::{Findings, not_list, not_text};
 use protocol::env::{EnvName, MUSTER_PREFIX};
 use protocol::image::Entrypoint;
 use protocol::routes::AGENT_PORT;
@@ -70,15 +70,18 @@ pub(super) fn command(
 
 /// Reads a list of texts. An absent list is empty. `None` if the list is refused.
 fn words(list: &Value, path: &str, findings: &mut Findings) -> Option<Vec<String>> {
-    let words = match list {
-        Value::Null => Some(vec![]),
-        Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
+    let items = match list {
+        Value::Null => &[][..],
+        Value::Array(items) => items,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            findings.refuse(path, not_list(list));
+            return None;
+        }
     };
-    if words.is_none() {
-        findings.refuse(path, "it must be a list of strings: put numbers in quotation marks");
+    for (place, item) in items.iter().enumerate().filter(|(_, item)| !item.is_string()) {
+        findings.refuse(&format!("{path}[{place}]"), not_text(item));
     }
-    words
+    items.iter().map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
 /// The port of TensorFlow's server.
@@ -126,19 +129,13 @@ pub(super) fn variables<'a>(
                 return None;
             };
             let path = format!("{path}.env[{name}]");
-            check_text(&variable["value"], &format!("{path}.value"), findings);
+            let value = &variable["value"];
+            if !value.is_null() && !value.is_string() {
+                findings.refuse(&format!("{path}.value"), not_text(value));
+            }
             Some((path, name.parse().ok(), variable))
         })
         .collect()
-}
-
-/// Refuses a value that is not a string.
-fn check_text(value: &Value, path: &str, findings: &mut Findings) {
-    match value {
-        Value::Null | Value::String(_) => {}
-        Value::Bool(_) | Value::Number(_) => findings.refuse(path, format!("it must be a string: write \"{value}\"")),
-        Value::Array(_) | Value::Object(_) => findings.refuse(path, "it must be a string"),
-    }
 }
 
 /// Refuses variables with Muster's prefix. Warns of variables that have no effect, or an unexpected effect.

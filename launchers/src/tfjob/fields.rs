@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::template::Findings;
+use crate::similar::not_known;
+use crate::template::{Findings, not_text};
 
 /// The fields of an object that were not taken yet.
 #[derive(Debug, Clone)]
 pub(super) struct Fields {
     path: String,
     map: Map<String, Value>,
+    /// The names that the reader has asked for.
+    known: Vec<String>,
 }
 
 impl Fields {
@@ -25,7 +28,7 @@ impl Fields {
                 Map::new()
             }
         };
-        Self { path: path.to_owned(), map }
+        Self { path: path.to_owned(), map, known: vec![] }
     }
 
     /// The path of a field.
@@ -53,6 +56,7 @@ impl Fields {
 
     /// Takes a field; `None` if the field is absent or null.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.known.push(name.to_owned());
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
@@ -70,7 +74,7 @@ impl Fields {
         let value = self.take(name)?;
         let text = value.as_str().map(str::to_owned);
         if text.is_none() {
-            findings.refuse(&self.path(name), "it must be a string: put it in quotation marks");
+            findings.refuse(&self.path(name), not_text(&value));
         }
         text
     }
@@ -121,8 +125,9 @@ impl Fields {
 
     /// Refuses all fields that were not taken.
     pub(super) fn end(self, findings: &mut Findings) {
+        let known: Vec<&str> = self.known.iter().map(String::as_str).collect();
         for name in self.map.keys() {
-            findings.refuse(&self.path(name), "this field is not known");
+            findings.refuse(&self.path(name), not_known(name, &known));
         }
     }
 }

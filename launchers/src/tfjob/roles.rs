@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::container::{self, User};
 use super::fields::Fields;
 use super::{Given, Place, local};
-use crate::template::{Allowed, Findings, Note, checked};
+use crate::template::{Allowed, Findings, Note, checked, misread};
 
 /// The replicas of one type.
 pub(super) struct Replicas {
@@ -121,21 +121,24 @@ fn of_template(
     let user = container::user(&template["spec"], container, &request.entrypoints);
     let command = container::command(container, (&at, name), request, findings);
     let tf_port = container::port(container, &at, findings);
+    let mut given = template.clone();
+    let mut of_variables = Findings::default();
+    container::variables(container, &at, &mut of_variables);
+    if !of_variables.refused.is_empty() {
+        // The reader of the variables names them with their places.
+        given["spec"]["containers"][position]["env"] = Value::Null;
+    }
     let named = |pod: Value| Template { container: TFJOB_CONTAINER.to_owned(), tf_port, pod };
     match place {
         Place::Processes => {
             local::simplify(&mut template, (&path, position), &request.options, findings);
             let command = command.and_then(|command| local::command(command, &at, findings));
+            findings.refuse_others(misread(&given).into_iter().map(|note| within(note, &path)));
             (user, command.map(|command| (command, named(template))))
         }
         Place::Pods { .. } => {
-            let refused = findings.refused.len();
             container::check_variables(container, &at, findings);
-            if findings.refused.len() > refused {
-                // `check` would refuse the whole template again, without the place.
-                template["spec"]["containers"][position]["env"] = Value::Null;
-            }
-            let template = named(template);
+            let template = named(given);
             check(&template, &path, *allow_root, findings);
             (user, command.map(|command| (command, template)))
         }
@@ -144,13 +147,17 @@ fn of_template(
 
 /// Checks the fields of the pod, except for folders of the node: the back end checks these.
 fn check(template: &Template, path: &str, root: bool, findings: &mut Findings) {
-    let within = |note: Note| match note.path.as_str() {
+    match checked(template, Allowed { host_volumes: true, root }) {
+        Ok(checked) => findings.warnings.extend(checked.warnings.into_iter().map(|note| within(note, path))),
+        Err(refused) => findings.refuse_others(refused.into_iter().map(|note| within(note, path))),
+    }
+}
+
+/// A note about a field of the template at this path.
+fn within(note: Note, path: &str) -> Note {
+    match note.path.as_str() {
         "template" => Note { path: path.to_owned(), ..note },
         field => Note { path: format!("{path}.{field}"), why: note.why },
-    };
-    match checked(template, Allowed { host_volumes: true, root }) {
-        Ok(checked) => findings.warnings.extend(checked.warnings.into_iter().map(within)),
-        Err(refused) => findings.refused.extend(refused.into_iter().map(within)),
     }
 }
 
