@@ -11,6 +11,9 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+/// Maximum of TORCHELASTIC_MAX_RESTARTS, for scripts that keep the number in 32 bits with a sign.
+const TORCH_RESTARTS_MAX: u32 = i32::MAX.cast_unsigned();
+
 type Variable = (&'static str, Value);
 
 /// The addresses of a gang, from which these variables are computed. A gang may have thousands of replicas, so values
@@ -77,7 +80,7 @@ impl Peers {
             (env::ROLE_WORLD_SIZE, world.into()),
             (env::TORCHELASTIC_RUN_ID, uid.into()),
             (env::TORCHELASTIC_RESTART_COUNT, restarts.into()),
-            (env::TORCHELASTIC_MAX_RESTARTS, spec.run_policy.max_restarts.into()),
+            (env::TORCHELASTIC_MAX_RESTARTS, spec.run_policy.max_restarts.min(TORCH_RESTARTS_MAX).into()),
             (env::TORCHELASTIC_USE_AGENT_STORE, "False".into()),
             (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, 1.into()),
             (env::PET_NNODES, world.into()),

@@ -93,6 +93,9 @@ fn is_default_lease(seconds: &u32) -> bool {
     *seconds == LEASE_SECONDS
 }
 
+/// The [`RunPolicy::max_restarts`] of a job that restarts without a limit.
+pub const NO_RESTART_LIMIT: u32 = u32::MAX;
+
 /// Maximum pause before a restart, as in Kubernetes for containers.
 pub const BACKOFF_MAX_SECONDS: u32 = 300;
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::job::JobSpec;
+use protocol::run_policy::NO_RESTART_LIMIT;
 use serde_json::Value;
 
 /// The differences, such as `args: --epochs 3 → --epochs 9`. Values of variables are left out, because they may be
@@ -46,6 +47,9 @@ fn settings(spec: &JobSpec) -> BTreeMap<String, String> {
             }
             (_, value) => drop(settings.insert(name.clone(), text(value))),
         }
+    }
+    if spec.run_policy.max_restarts == NO_RESTART_LIMIT {
+        settings.insert("max_restarts".to_owned(), "no limit".to_owned());
     }
     settings
 }
@@ -97,5 +101,8 @@ mod tests {
         ];
         assert_eq!(differences(&before, &after), expected);
         assert_eq!(differences(&before, &before), Vec::<String>::new());
+        let mut without_limit = before.clone();
+        without_limit.run_policy.max_restarts = NO_RESTART_LIMIT;
+        assert_eq!(differences(&before, &without_limit), ["max_restarts: 3 → no limit"]);
     }
 }

@@ -8,7 +8,7 @@ use protocol::failure::{Failure, was_lost};
 use protocol::ids::{Generation, JobName, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
-use protocol::run_policy::HALT_SECONDS;
+use protocol::run_policy::{HALT_SECONDS, NO_RESTART_LIMIT};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
 use super::batches;
@@ -163,15 +163,20 @@ fn running(before: Option<&JobView>, now: &JobView) -> Option<String> {
     Some(format!("running:{generation} all {total} started{took}"))
 }
 
+/// The counted restarts and their limit, such as `2 of 3` or `2 (no limit)`.
+pub(crate) fn counted_restarts(view: &JobView) -> String {
+    match (view.restarts.spent(), view.spec.run_policy.max_restarts) {
+        (spent, NO_RESTART_LIMIT) => format!("{spent} (no limit)"),
+        (spent, limit) => format!("{spent} of {limit}"),
+    }
+}
+
 /// The sentence about a restart and its reason.
 pub(crate) fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
     let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
-    let number = if failed.counted {
-        format!("restart {} of {}", now.restarts.spent(), now.spec.run_policy.max_restarts)
-    } else {
-        "restart (not counted)".to_owned()
-    };
+    let number =
+        if failed.counted { format!("restart {}", counted_restarts(now)) } else { "restart (not counted)".to_owned() };
     let lost = failed.lost_steps.map(|lost| format!("; {lost}")).unwrap_or_default();
     let memory = failed.too_large.first().map(|batch| format!("; {batch}")).unwrap_or_default();
     Some(format!("{number}: {}{memory}{lost}", failed.failure))

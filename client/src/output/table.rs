@@ -14,7 +14,7 @@ use super::pace::{Pace, paces, ratio, straggler};
 use super::reports::{Report, furthest, newest_reports, newest_values};
 use crate::cluster::rfc3339;
 use crate::output::command_line::command;
-use crate::output::narrate::{between, composition, queued_behind, where_it_runs, workers_now};
+use crate::output::narrate::{between, composition, counted_restarts, queued_behind, where_it_runs, workers_now};
 use crate::output::spelled;
 
 /// All jobs, one per line.
@@ -130,7 +130,7 @@ pub(crate) fn exit_or_reason(replica: &ReplicaView) -> String {
 
 /// A text such as `2 of 3, and 1 not counted`.
 fn restarts(view: &JobView) -> String {
-    let counted = format!("{} of {}", view.restarts.spent(), view.spec.run_policy.max_restarts);
+    let counted = counted_restarts(view);
     match view.restarts.uncounted {
         0 => counted,
         uncounted => format!("{counted}, and {uncounted} not counted"),

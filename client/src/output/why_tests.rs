@@ -1,9 +1,10 @@
 //! Tests of `why.rs`.
 
 use protocol::agent::{ExitOutcome, ExitReport};
-use protocol::failure::TooLargeBatch;
+use protocol::failure::{Restarts, TooLargeBatch};
 use protocol::ids::UnixMillis;
 use protocol::progress::LostSteps;
+use protocol::run_policy::NO_RESTART_LIMIT;
 use protocol::view::JobState;
 
 use super::*;
@@ -208,4 +209,11 @@ fn status_shows_the_number_of_restarts_and_the_last_failure() {
     ] {
         assert!(status.lines().any(|shown| shown == line), "{line:?} in\n{status}");
     }
+    view.spec.run_policy.max_restarts = NO_RESTART_LIMIT;
+    let status = crate::output::status_text(&view, None, UnixMillis(5_000));
+    assert!(status.contains("restarts    2 (no limit), and 1 not counted\n"), "{status}");
+    view.restarts.failed_starts = vec![failed(exited(3))];
+    let before = JobView { restarts: Restarts::default(), ..view.clone() };
+    let told = crate::output::narrate::restart(Some(&before), &view).unwrap();
+    assert!(told.starts_with("restart 2 (no limit): "), "{told}");
 }

@@ -3,6 +3,7 @@
 use askama::Template;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
+use protocol::run_policy::NO_RESTART_LIMIT;
 use protocol::timeline::Timeline;
 use protocol::view::{JobState, JobSummary, JobView};
 
@@ -400,6 +401,9 @@ fn facts_of_run(spec: &JobSpec, view: &JobView) -> Vec<(&'static str, String)> {
     facts.extend(spec.about.commit.as_ref().map(|commit| ("commit", commit.clone())));
     facts.extend((view.pushes > 0).then(|| ("pushes", view.pushes.to_string())));
     facts.extend((!names.is_empty()).then(|| ("variables", names.join(", "))));
-    facts.push(("restarts", format!("at most {}", spec.run_policy.max_restarts)));
+    facts.push(match spec.run_policy.max_restarts {
+        NO_RESTART_LIMIT => ("restarts", "no limit".to_owned()),
+        limit => ("restarts", format!("at most {limit}")),
+    });
     facts.into_iter().map(|(label, value)| (label, plain(&value))).collect()
 }

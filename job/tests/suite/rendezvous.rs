@@ -13,7 +13,7 @@ use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
-use protocol::run_policy::{Preload, RunPolicy};
+use protocol::run_policy::{NO_RESTART_LIMIT, Preload, RunPolicy};
 use protocol::tf_config::TfConfigOptions;
 use serde_json::{Value, json};
 
@@ -86,6 +86,14 @@ fn an_environment_has_exactly_the_documented_variables() {
     });
     let all = [&expected, &of_launchers].map(|part| part.as_object().expect("not an object").clone());
     assert_eq!(env, &Value::Object(all.into_iter().flatten().collect()));
+}
+
+#[test]
+fn without_a_limit_of_restarts_torchelastics_variable_is_the_largest_number_of_32_bits_with_a_sign() {
+    let run_policy = RunPolicy { max_restarts: NO_RESTART_LIMIT, ..RunPolicy::default() };
+    let request = JobRequest { run_policy, ..request(Strategy::AllReduce, 1) };
+    let env = &environments(&spec(request))[&id("worker-0")];
+    assert_eq!(env["TORCHELASTIC_MAX_RESTARTS"], json!(2_147_483_647));
 }
 
 /// The values of these variables as JSON. A variable that is not set has the value `-`.

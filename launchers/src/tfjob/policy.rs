@@ -1,12 +1,10 @@
 //! The run policy: deletion of pods and job, time limits, restarts, and scheduling.
 
-use std::collections::BTreeMap;
-
-use protocol::ids::Role;
-use protocol::run_policy::{CleanPods, RestartRule, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, NO_RESTART_LIMIT, RestartRule, RunPolicy, SuccessPolicy};
 
 use super::fields::Fields;
 use super::roles::Replicas;
+use super::{Given, Place};
 use crate::template::Findings;
 
 /// Fields that were directly under `spec` in early versions, with their names in `runPolicy`.
@@ -24,6 +22,7 @@ const WITHOUT_EFFECT: [(&str, &str); 2] = [
 ];
 /// The controller that Muster replaces.
 const TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";
+const BACKOFF_LIMIT: &str = "spec.runPolicy.backoffLimit";
 const AVAILABLE: &str = "spec.runPolicy.schedulingPolicy.minAvailable";
 
 /// The run policy of a TFJob.
@@ -111,23 +110,33 @@ impl Policy {
         }
     }
 
+    /// Maximum restarts. Without a cluster, somebody waits for the job, so even a TFJob without a limit has one.
+    pub(super) fn max_restarts(&self, replicas: &[Replicas], given: &Given<'_>, findings: &mut Findings) -> u32 {
+        let Given { request, place, allow_root: _ } = given;
+        let restarts = |of_role: &Replicas| of_role.count > 0 && of_role.restart != RestartRule::Never;
+        match (request.options.max_restarts.or(self.backoff_limit), place) {
+            (Some(limit), _) => limit,
+            (None, _) if !replicas.iter().any(restarts) => 0,
+            (None, Place::Pods { .. }) => NO_RESTART_LIMIT,
+            (None, Place::Processes) => {
+                let limit = RunPolicy::default().max_restarts;
+                let why = format!("it is missing: without a cluster, the job then restarts at most {limit} times");
+                findings.warn(BACKOFF_LIMIT, format!("{why}. To set another limit, use --max-restarts"));
+                limit
+            }
+        }
+    }
+
     /// The run policy of the job.
-    pub(super) fn run_policy(
-        &self,
-        replicas: &[Replicas],
-        max_restarts: Option<u32>,
-        success: SuccessPolicy,
-    ) -> RunPolicy {
+    pub(super) fn run_policy(&self, replicas: &[Replicas], max_restarts: u32, success: SuccessPolicy) -> RunPolicy {
         let default = RunPolicy::default();
-        let restart: BTreeMap<Role, RestartRule> = replicas
-            .iter()
-            .filter(|of_role| of_role.count > 0)
-            .map(|of_role| (of_role.role, of_role.restart))
-            .collect();
-        let without_limit = if restart.values().all(|rule| *rule == RestartRule::Never) { 0 } else { u32::MAX };
         RunPolicy {
-            max_restarts: max_restarts.or(self.backoff_limit).unwrap_or(without_limit),
-            restart,
+            max_restarts,
+            restart: replicas
+                .iter()
+                .filter(|of_role| of_role.count > 0)
+                .map(|of_role| (of_role.role, of_role.restart))
+                .collect(),
             start_timeout_seconds: self.start_timeout_seconds.unwrap_or(default.start_timeout_seconds),
             deadline_seconds: self.deadline_seconds,
             ttl_after_finished_seconds: self.ttl_seconds,
