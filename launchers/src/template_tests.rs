@@ -95,7 +95,11 @@ fn a_forbidden_volume_or_mount_is_refused_and_the_refusal_names_its_path() {
         (json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } }), "secret.secretName"),
         (projected(json!({ "serviceAccountToken": { "path": "t" } })), "projected.sources[0].serviceAccountToken"),
         (projected(json!({ "secret": { "name": "muster" } })), "projected.sources[0].secret.name"),
-        (json!({ "name": "x", "csi": { "driver": "d" } }), "csi"),
+        (json!({ "name": "x", "azureFile": { "secretName": "a", "shareName": "b" } }), "azureFile"),
+        (
+            json!({ "name": "x", "csi": { "driver": "d", "nodePublishSecretRef": { "name": "muster" } } }),
+            "csi.nodePublishSecretRef.name",
+        ),
         (
             json!({ "name": "x", "persistentVolumeClaim": { "claimName": "muster-state" } }),
             "persistentVolumeClaim.claimName",

@@ -49,6 +49,10 @@ use Rule::{Check, Containers, Drop, DropSilently, Each, Keep, Object, Refuse};
 
 const SHARES_THE_NODE: &str = "it gives the pod access to its node: remove it";
 const BY_THE_MASTER: &str = "it has no effect: the master decides when a training ends and restarts";
+/// Why a template's `restartPolicy` has no effect.
+pub(crate) const BESIDE_REPLICAS: &str =
+    "it has no effect: the restartPolicy of a TFJob belongs beside replicas, not into the template";
+const NEWER: &str = "it is newer than Kubernetes 1.33, whose fields Muster knows: remove it";
 const FURTHER_RIGHTS: &str = "a container gets no further rights: remove it";
 
 pub(super) const POD_TEMPLATE: Fields = &[
@@ -70,6 +74,8 @@ const METADATA: Fields = &[
 const POD_SPEC: Fields = &[
     // The network of the pod.
     (&["dnsConfig", "dnsPolicy", "hostAliases", "hostname", "setHostnameAsFQDN", "subdomain"], Keep),
+    (&["hostUsers"], Keep),
+    (&["hostnameOverride", "schedulingGroup", "workloadRef"], Refuse(NEWER)),
     // The node of the pod, and when the pod gets it.
     (&["affinity", "nodeSelector", "os", "runtimeClassName", "schedulerName"], Keep),
     (&["tolerations"], Each(&[(&["effect", "key", "operator", "tolerationSeconds", "value"], Keep)])),
@@ -131,6 +137,7 @@ pub(super) const CONTAINER: Fields = &[
     (&["securityContext"], Object(CONTAINER_SECURITY)),
     (&["volumeMounts"], Each(MOUNT)),
     (&["stdin", "stdinOnce", "tty"], Drop("it has no effect: scripts have no terminal")),
+    (&["restartPolicyRules"], Refuse(NEWER)),
     (&["restartPolicy"], Refuse("remove the field; put a sidecar into spec.containers")),
 ];
 
@@ -160,6 +167,7 @@ const PORT: Fields =
 const VARIABLE: Fields = &[(&["name", "value"], Keep), (&["valueFrom"], Object(VALUE_SOURCE))];
 
 const VALUE_SOURCE: Fields = &[
+    (&["fileKeyRef"], Refuse(NEWER)),
     (&["configMapKeyRef", "fieldRef", "resourceFieldRef"], Keep),
     (&["secretKeyRef"], Object(&[(&["name"], Check(not_masters)), (&["key", "optional"], Keep)])),
 ];
@@ -185,6 +193,14 @@ const NEW_CLAIM: Fields = &[
 const SECRET_ITEMS: Fields =
     &[(&["name", "secretName"], Check(not_masters)), (&["items", "optional", "defaultMode"], Keep)];
 
+const THROUGH_A_CLAIM: &str = "pods get no volumes of this kind: mount it through a PersistentVolumeClaim";
+
+/// A volume that a driver of the cluster creates for one pod.
+const CSI: Fields = &[
+    (&["driver", "fsType", "readOnly", "volumeAttributes"], Keep),
+    (&["nodePublishSecretRef"], Object(&[(&["name"], Check(not_masters))])),
+];
+
 const VOLUME: Fields = &[
     (&["name"], Check(not_musters_volume)),
     (&["configMap", "downwardAPI", "emptyDir"], Keep),
@@ -193,7 +209,9 @@ const VOLUME: Fields = &[
         Object(&[(&["volumeClaimTemplate"], Object(&[(&["metadata"], Keep), (&["spec"], Object(NEW_CLAIM))]))]),
     ),
     (&["hostPath"], Check(host_volume)),
-    (&["nfs"], Refuse("mount the NFS folder through a PersistentVolumeClaim")),
+    (&["azureFile", "cephfs", "cinder", "glusterfs", "nfs"], Refuse(THROUGH_A_CLAIM)),
+    (&["awsElasticBlockStore", "azureDisk", "fc", "gcePersistentDisk", "iscsi", "rbd"], Refuse(THROUGH_A_CLAIM)),
+    (&["csi"], Object(CSI)),
     (&["persistentVolumeClaim"], Object(&[(&["claimName"], Check(not_masters_claim)), (&["readOnly"], Keep)])),
     (&["projected"], Object(&[(&["sources"], Each(PROJECTED)), (&["defaultMode"], Keep)])),
     (&["secret"], Object(SECRET_ITEMS)),

@@ -34,7 +34,8 @@ impl Replicas {
     pub(super) fn grace_seconds(&self) -> Option<NonZeroU32> {
         let template = self.group.as_ref()?.template.as_ref()?;
         let seconds = template.pod["spec"]["terminationGracePeriodSeconds"].as_u64()?;
-        NonZeroU32::new(u32::try_from(seconds).ok()?)
+        // The agent waits at least 1 s.
+        NonZeroU32::new(u32::try_from(seconds).ok()?.max(1))
     }
 }
 
