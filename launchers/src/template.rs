@@ -13,6 +13,7 @@ use protocol::job::JobSpec;
 use protocol::origin::Warning;
 use serde_json::Value;
 
+pub(crate) use self::fields::BESIDE_REPLICAS;
 use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false, rule_of};
 pub use self::fields::{is_masters, is_masters_claim};
 pub(crate) use self::typed::not_list;

@@ -8,7 +8,7 @@ use protocol::tfjob::TfJobOptions;
 use serde_json::{Map, Value, json};
 
 use super::container::{is_free, variables};
-use crate::template::Findings;
+use crate::template::{BESIDE_REPLICAS, Findings};
 
 const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
 /// Programs of images that a machine usually has too.
@@ -26,6 +26,9 @@ pub(super) fn simplify(
     findings: &mut Findings,
 ) {
     let Some(pod) = template["spec"].as_object_mut() else { return };
+    if pod.contains_key("restartPolicy") {
+        findings.warn(&format!("{path}.spec.restartPolicy"), BESIDE_REPLICAS);
+    }
     keep(pod, &READ_OF_POD, &format!("{path}.spec"), findings);
     let Some(Value::Array(containers)) = pod.get_mut("containers") else { return };
     for place in (0..containers.len()).filter(|place| *place != position) {
