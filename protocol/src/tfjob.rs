@@ -20,6 +20,10 @@ pub const TFJOB_CONTAINER: &str = "tensorflow";
 pub const TFJOB_GROUP: &str = "kubeflow.org";
 /// The kind of a TFJob object.
 pub const TFJOB_KIND: &str = "TFJob";
+/// The API group of the first version of TFJobs, tensorflow.org/v1alpha1.
+pub const FIRST_TFJOB_GROUP: &str = "tensorflow.org";
+/// The kind of a TFJob object in the first version.
+pub const FIRST_TFJOB_KIND: &str = "TfJob";
 
 /// The body of `POST /v1/tfjobs` and `POST /v1/dry-runs/tfjobs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

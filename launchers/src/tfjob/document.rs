@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::JobName;
-use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
+use protocol::tfjob::{FIRST_TFJOB_GROUP, FIRST_TFJOB_KIND, TFJOB_GROUP, TFJOB_KIND};
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
@@ -40,15 +40,20 @@ impl Document {
             }
         };
         let kind = fields.required_text("kind", &format!("use {TFJOB_KIND}"), findings)?;
-        if kind != TFJOB_KIND {
+        if ![TFJOB_KIND, FIRST_TFJOB_KIND].contains(&kind.as_str()) {
             findings.refuse("kind", format!("\"{kind}\" is not supported: use {TFJOB_KIND}"));
             return None;
         }
         let known = format!("use {TFJOB_GROUP}/v1, or the older v1beta2, v1beta1, v1alpha2 or v1alpha1");
         let api_version = fields.required_text("apiVersion", &known, findings)?;
-        let is_oldest = match api_version.split_once('/') {
-            Some((TFJOB_GROUP, "v1" | "v1beta2" | "v1beta1" | "v1alpha2")) => false,
-            Some((TFJOB_GROUP, "v1alpha1")) => true,
+        let is_oldest = match (kind.as_str(), api_version.split_once('/')) {
+            (TFJOB_KIND, Some((TFJOB_GROUP, "v1" | "v1beta2" | "v1beta1" | "v1alpha2"))) => false,
+            (TFJOB_KIND, Some((TFJOB_GROUP, "v1alpha1")))
+            | (FIRST_TFJOB_KIND, Some((FIRST_TFJOB_GROUP, "v1alpha1"))) => true,
+            (FIRST_TFJOB_KIND, Some((TFJOB_GROUP, _))) => {
+                findings.refuse("kind", format!("\"{kind}\" is not a kind of {api_version}: use {TFJOB_KIND}"));
+                return None;
+            }
             _ => {
                 findings.refuse("apiVersion", format!("\"{api_version}\" is not supported: {known}"));
                 return None;
