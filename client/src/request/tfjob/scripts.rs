@@ -2,24 +2,24 @@
 //! machine or in the job's code.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use protocol::code::ScriptPath;
 use serde_json::Value;
 
 use crate::ending::error::Error;
 
-/// Flags with which an interpreter runs something else than a script file.
-const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
-
-/// Flags of Python whose value is the next word.
-const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
+/// Long flags of Python and of bash whose value is the next word.
+const VALUED: [&str; 3] = ["--check-hash-based-pycs", "--init-file", "--rcfile"];
+/// Shells, in which the letters of a flag have other meanings than in Python.
+const SHELLS: [&str; 3] = ["bash", "dash", "sh"];
 
 /// A script of an image, and the file that runs in its place.
 pub(super) type Replaced = (String, String);
 
-/// If the script is an absolute path, looks for it in `code`, as [`bring`] does for pods. If it is neither there nor on
-/// this machine, looks for it in `beside`, the folder of the TFJob's file. Replaces the path by the path of the file.
+/// Looks for the script in `code`, as [`bring`] does for pods. If it is neither there nor, with this path, on this
+/// machine, looks for it in `beside`, the folder of the TFJob's file. Replaces the path by the path of the file. A
+/// relative path may be the path of a file in the folder in which the script runs, and then stays.
 pub(super) fn find(
     container: &mut Value,
     origin: &str,
@@ -29,12 +29,10 @@ pub(super) fn find(
     let Some(word) = script(container) else { return Ok(None) };
     let script = word.as_str().unwrap_or_default().to_owned();
     let path = Path::new(&script);
-    if !path.is_absolute() {
-        return Ok(None);
-    }
     let file_in = |folder: &Path| endings(path).iter().map(|end| folder.join(end)).find(|found| found.is_file());
     let of_code = code.and_then(file_in);
-    if of_code.is_none() && path.exists() {
+    let exists = code.unwrap_or(beside).join(path).exists() && (of_code.is_none() || path.is_relative());
+    if exists || script.contains("$(") {
         return Ok(None);
     }
     if let Some(found) = of_code.or_else(|| file_in(beside)) {
@@ -68,7 +66,8 @@ pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<(ScriptPath,
 /// The paths that a file of an image can have in a folder with a part of the image's files, the longest first:
 /// `opt/app/train.py`, `app/train.py` and `train.py`.
 fn endings(path: &Path) -> Vec<PathBuf> {
-    let parts: Vec<_> = path.components().skip(1).collect();
+    let is_part = |part: &Component<'_>| !matches!(part, Component::RootDir | Component::CurDir);
+    let parts: Vec<_> = path.components().filter(is_part).collect();
     (0..parts.len()).map(|from| parts[from..].iter().collect()).collect()
 }
 
@@ -86,18 +85,56 @@ pub(super) fn told(replaced: Vec<Replaced>, origin: &str) -> Result<Vec<String>,
 }
 
 /// The script in the container's command line: the first word after the program, not counting flags and their
-/// values. `None` if a flag of [`NO_SCRIPT`] comes before that word.
+/// values. `None` if the program runs something else than a script file.
 fn script(container: &mut Value) -> Option<&mut Value> {
     let [command, args] = ["command", "args"].map(|name| container[name].as_array().map_or(0, Vec::len));
     let place_of = |place: usize| if place < command { ("command", place) } else { ("args", place - command) };
-    let mut before_is_valued = false;
-    let found = (1..command + args).map(place_of).find(|(list, place)| {
-        let word = container[*list][*place].as_str().unwrap_or_default();
-        let is_value = before_is_valued;
-        before_is_valued = !is_value && VALUED.contains(&word);
-        !is_value && (NO_SCRIPT.contains(&word) || !word.starts_with('-'))
-    });
-    let (list, place) = found?;
-    let word = &mut container[list][place];
-    (!word.as_str().is_some_and(|word| NO_SCRIPT.contains(&word))).then_some(word)
+    let word_at = |(list, place): (&str, usize)| container[list][place].as_str().unwrap_or_default();
+    let program = (command + args > 0).then(|| Path::new(word_at(place_of(0))).file_name()).flatten();
+    let is_shell = program.is_some_and(|program| SHELLS.iter().any(|shell| program == *shell));
+    let mut places = (1..command + args).map(place_of);
+    while let Some((list, place)) = places.next() {
+        match Word::of(word_at((list, place)), is_shell) {
+            Word::Flag => {}
+            Word::Valued => drop(places.next()),
+            Word::NoScript => return None,
+            Word::Script => return container[list].get_mut(place),
+        }
+    }
+    None
+}
+
+/// What a word after an interpreter is.
+enum Word {
+    /// A flag, or several, whose value is not the next word.
+    Flag,
+    /// A flag whose value is the next word.
+    Valued,
+    /// A flag with which the interpreter runs no script file.
+    NoScript,
+    Script,
+}
+
+impl Word {
+    /// Reads also several flags in one word, such as `-xec`, and a flag with its value, such as `-cprint(1)`.
+    fn of(word: &str, is_shell: bool) -> Self {
+        let Some(letters) = word.strip_prefix('-') else { return Self::Script };
+        if letters.starts_with('-') {
+            return if VALUED.contains(&word) { Self::Valued } else { Self::Flag };
+        }
+        if is_shell {
+            return match letters {
+                _ if letters.contains(['c', 's']) => Self::NoScript,
+                _ if letters.ends_with(['o', 'O']) => Self::Valued,
+                _ => Self::Flag,
+            };
+        }
+        match letters.char_indices().find(|(_, letter)| ['c', 'm', 'W', 'X'].contains(letter)) {
+            Some((_, 'c' | 'm')) => Self::NoScript,
+            Some((place, _)) if place + 1 == letters.len() => Self::Valued,
+            Some(_) => Self::Flag,
+            None if letters.is_empty() => Self::NoScript,
+            None => Self::Flag,
+        }
+    }
 }

@@ -80,10 +80,24 @@ fn a_script_of_an_image_is_found_in_the_folder_of_the_code_or_beside_the_file() 
         ("python -W error", "/var/none/train.py", Some(format!("python -W error {of_code}"))),
         ("python -X dev -W", "-W /var/none/train.py", Some(format!("python -X dev -W -W {of_code}"))),
         ("python -Werror -m", "package", Some("python -Werror -m package".to_owned())),
-        ("python", "mnist.py", Some("python mnist.py".to_owned())),
+        ("python", "mnist.py", Some(format!("python {beside}"))),
+        ("python ./train.py", "", Some("python ./train.py".to_owned())),
+        ("python", "src/train.py --x", Some(format!("python {of_code} --x"))),
+        ("python", "$(SCRIPT)", Some("python $(SCRIPT)".to_owned())),
+        ("bash -ec", "/var/none/x.sh", Some("bash -ec /var/none/x.sh".to_owned())),
+        ("/bin/bash -lc", "/var/none/x.sh", Some("/bin/bash -lc /var/none/x.sh".to_owned())),
+        ("sh -x -ec", "/var/none/x.sh", Some("sh -x -ec /var/none/x.sh".to_owned())),
+        ("bash -eo pipefail", "/var/none/train.py", Some(format!("bash -eo pipefail {of_code}"))),
+        ("bash -s", "/var/none/x.sh", Some("bash -s /var/none/x.sh".to_owned())),
+        ("python -cprint(1)", "/var/none/x", Some("python -cprint(1) /var/none/x".to_owned())),
+        ("python -um", "package", Some("python -um package".to_owned())),
+        ("python -Wc", "/var/none/train.py", Some(format!("python -Wc {of_code}"))),
+        ("python -uX dev", "/var/none/train.py", Some(format!("python -uX dev {of_code}"))),
+        ("python -", "/var/none/x", Some("python - /var/none/x".to_owned())),
         ("bash -c", "/var/none/x.sh", Some("bash -c /var/none/x.sh".to_owned())),
         ("python -m", "package", Some("python -m package".to_owned())),
         ("python /var/none/other.py", "", None),
+        ("python other.py", "", None),
     ] {
         let mut document = with_worker(&json!({ "command": words(command), "args": words(args) }));
         document.folder = root.join("beside");
@@ -96,7 +110,7 @@ fn a_script_of_an_image_is_found_in_the_folder_of_the_code_or_beside_the_file() 
         match expected {
             Some(expected) => assert_eq!(found, Ok(expected)),
             None => {
-                assert!(found.as_ref().unwrap_err().contains("/var/none/other.py is a path in the image"), "{found:?}")
+                assert!(found.as_ref().unwrap_err().contains("other.py is a path in the image"), "{found:?}")
             }
         }
     }
@@ -167,11 +181,14 @@ fn the_program_of_an_image_replaces_a_missing_command() {
     let mut document = with_worker(&json!({ "image": "mnist:1", "args": ["--steps", "3"] }));
     assert_eq!(document.images_without_command(), BTreeSet::from(["mnist:1".to_owned()]));
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let known = Entrypoint { command: words(&["python", "mnist.py"]), args: words(&["--all"]), user: String::new() };
+    let known = Entrypoint { command: words(&["python", "-m", "mnist"]), args: words(&["--all"]), user: String::new() };
     let entrypoints = BTreeMap::from([("mnist:1".to_owned(), known)]);
     document.without_images(&entrypoints, None).unwrap();
     let container = document.containers().next().unwrap();
-    assert_eq!((&container["command"], &container["args"]), (&json!(["python", "mnist.py"]), &json!(["--steps", "3"])));
+    assert_eq!(
+        (&container["command"], &container["args"]),
+        (&json!(["python", "-m", "mnist"]), &json!(["--steps", "3"]))
+    );
 }
 
 #[test]
