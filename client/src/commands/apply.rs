@@ -11,7 +11,7 @@ use protocol::master::BackendKind;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
 
 use super::current_folder;
-use super::dry_run;
+use super::dry_run::{self, Target};
 use super::leaving::Stage;
 use super::order::{Content, Order};
 use super::own_master::at_own_master;
@@ -20,7 +20,7 @@ use super::submit::LOCAL_BY_DEFAULT;
 use super::syntax;
 use super::which_master::{running_master, with_namespace};
 use crate::address::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
-use crate::args::{ApplyArgs, Format, SyntaxArgs};
+use crate::args::{ApplyArgs, Checker, Format, SyntaxArgs};
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
@@ -47,11 +47,15 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     let files = Files { entrypoints, code, syntax: args.syntax, notes: notes.clone() };
     let options = options(&args)?;
     let mut out = Output { format: Format::Text, data, notes: notes.clone() };
+    if args.dry_run.dry_run == Some(Checker::Client) {
+        let target = target(config, notes).await?;
+        let documents =
+            if matches!(config.master, MasterChoice::Local(_)) { vec![only(documents)?] } else { documents };
+        return checked_here(&files.orders(documents, target.backend, &options).await?, &target, &mut out);
+    }
     let Some(client) = running_master(config).await? else {
         if let Some(checker) = args.dry_run.dry_run {
-            let orders = files.orders(documents, BackendKind::Process, &options).await?;
-            let checks = orders.iter().map(|_| dry_run::without_master(checker)).collect::<Result<Vec<_>, _>>()?;
-            return show_all(&orders, checks, &mut out);
+            dry_run::without_master(checker)?;
         }
         let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options).await?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
@@ -75,6 +79,18 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
         return followed(at_running_master(submission, Then::Follow, out).await, &origin);
     }
     send_all(&client, files.orders(documents, backend, &options).await?, out).await
+}
+
+/// Where the client takes the TFJobs of a dry run to run. Asks the master only if it has an address.
+async fn target(config: &Config, notes: &Notes) -> Result<Target, Error> {
+    if let MasterChoice::Kube(place) = &config.master {
+        return Ok(Target { backend: BackendKind::Kubernetes, namespace: place.namespace.clone() });
+    }
+    let backend = match running_master(config).await? {
+        Some(client) => persist(notes, || client.about()).await?.backend,
+        None => BackendKind::Process,
+    };
+    Ok(Target { backend, namespace: None })
 }
 
 /// The programs that images run, for containers without a command. If the program of an image is not known, the master
@@ -165,6 +181,16 @@ impl Files {
         let content = Content::TfJob(Box::new(request));
         Ok(Named { origin, order: Order { name, content, code, next_step: None } })
     }
+}
+
+/// Checks the TFJobs on this machine, and prints what would be sent.
+fn checked_here(orders: &[Named], target: &Target, out: &mut Output) -> Result<Exit, Error> {
+    for Named { origin, order } in orders {
+        let Content::TfJob(request) = &order.content else { continue };
+        let told = dry_run::check_here(request, target).map_err(|why| Error::input(format!("{origin}: {why}")))?;
+        told.iter().for_each(|told| out.notes.say(&format!("tfjob {}: {told}", order.name)));
+    }
+    show_all(orders, orders.iter().map(|_| None).collect(), out)
 }
 
 /// Prints what each TFJob would create, and what the master has said about it.

@@ -140,3 +140,61 @@ fn a_tfjob_whose_script_does_not_parse_is_refused_unless_the_check_is_turned_off
         .expect_stderr("--no-syntax-check");
     master.run_in(folder.path(), &[&apply[..], &["--no-syntax-check"]].concat()).expect_code(0);
 }
+
+const TFJOB: &str = "apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: { name: digits }
+spec:
+  tfReplicaSpecs:
+    Worker:
+      template:
+        spec:
+          containers: [{ name: tensorflow, image: \"a:1\", command: [python, train.py] }]
+";
+
+/// Creates a folder with a script and this TFJob.
+fn folder_with_tfjob(document: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tfjob.yaml"), document).unwrap();
+    std::fs::write(folder.path().join("train.py"), "print('hello')\n").unwrap();
+    folder
+}
+
+const DRY_APPLY: [&str; 4] = ["apply", "-f", "tfjob.yaml", "--dry-run=client"];
+
+#[test]
+fn a_dry_run_of_the_client_refuses_the_tfjobs_that_apply_refuses() {
+    let two_mistakes = TFJOB.replace("spec:\n  tf", "spec:\n  wibble: 3\n  tf").replace("Worker:", "Wrker:");
+    for (document, sentence) in [
+        (
+            two_mistakes.clone(),
+            "tfjob.yaml: the TFJob is refused: spec.tfReplicaSpecs.Wrker: this replica type is not known",
+        ),
+        (two_mistakes, "; spec.wibble: this field is not known"),
+        (TFJOB.replace("Worker:", "Worker:\n      replicas: \"2\""), "replicas: \"2\" is not a whole number"),
+        (TFJOB.replace("TFJob", "PyTorchJob"), "kind: \"PyTorchJob\" is not supported: use TFJob"),
+        (TFJOB.replace("python,", "echo,"), "\"echo\" is a program of the image: without a cluster, use one of"),
+        (format!("{TFJOB}---\n{TFJOB}"), "2 TFJobs are given, but a local master runs only one"),
+        (TFJOB.replace("train.py", "other.py"), "there is no other.py in "),
+    ] {
+        let refused = run(folder_with_tfjob(&document).path(), &DRY_APPLY).expect_code(2);
+        refused.expect_stderr(sentence);
+    }
+}
+
+#[test]
+fn a_dry_run_of_the_client_checks_the_pods_of_a_tfjob_for_a_cluster_without_asking_it() {
+    let of_node = TFJOB.replace("containers:", "hostNetwork: true\n          containers:");
+    let folder = folder_with_tfjob(&of_node);
+    let path = "spec.tfReplicaSpecs.Worker.template.spec.hostNetwork";
+    let here = run(folder.path(), &DRY_APPLY).expect_code(0);
+    here.expect_stderr(&format!("{path}: it has no meaning here"))
+        .expect_stderr(&format!("in a cluster, the TFJob is refused: {path}: it gives the pod access to its node"));
+    let in_cluster = [&DRY_APPLY[..], &["--master", "kube:team"]].concat();
+    run(folder.path(), &in_cluster).expect_code(2).expect_stderr(path);
+    let master = in_kubernetes(Script::default());
+    master.run_in(folder.path(), &DRY_APPLY).expect_code(2).expect_stderr(path);
+    // The program is in the image, and the TFJob names the namespace of its master.
+    let of_image = TFJOB.replace("python, train.py", "/opt/train").replace("digits }", "digits, namespace: team }");
+    run(folder_with_tfjob(&of_image).path(), &in_cluster).expect_code(0);
+}

@@ -28,7 +28,7 @@ use self::container::User;
 use self::document::Document;
 use self::policy::Policy;
 use self::roles::Replicas;
-use crate::template::{Findings, Note};
+use crate::template::{Findings, Note, listed};
 
 pub use self::object::object;
 pub use self::programs::{Programs, Unknown};
@@ -37,6 +37,9 @@ pub use self::watched::{Memory, Need, Watched};
 
 /// The annotation that lets the containers of a TFJob run as root, if the master honours it.
 const ALLOW_ROOT: &str = "muster/allow-root";
+
+/// Maximum refused fields that a sentence names.
+const NAMED_MAX: usize = 20;
 
 /// Where a master runs replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,8 +139,17 @@ pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     let mut job = plan.job(JobRequest::new(name, Strategy::AllReduce), &given, &mut findings);
     let warnings = findings.warnings.into_iter().map(|Note { path, why }| Warning { path, sentence: why }).collect();
     job.origin = Some(Origin::TfJob(TfJobOrigin { warnings, ..origin }));
-    let spec = JobSpec::try_from(job).map_err(|error| vec![refusal(&error)])?;
+    let spec = JobSpec::try_from(job).map_err(|error| vec![of_field(&error)])?;
     Ok(Read { spec, is_suspended })
+}
+
+/// The sentence about a TFJob that is refused because of these fields.
+pub fn refusal(notes: &[Note]) -> String {
+    let more = match notes.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("the TFJob is refused: {}{more}", listed(&notes[..notes.len().min(NAMED_MAX)]))
 }
 
 /// Refuses a namespace that is not the master's: a master runs jobs only in its own namespace.
@@ -273,7 +285,7 @@ impl Plan {
 }
 
 /// Converts an error of the job to a refusal of a field.
-fn refusal(error: &SpecError) -> Note {
+fn of_field(error: &SpecError) -> Note {
     let fields = [
         (ErrorCode::BadTask, "metadata.name"),
         (ErrorCode::BadWorkerNum, "spec.tfReplicaSpecs.Worker.replicas"),

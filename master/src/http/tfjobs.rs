@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use launchers::template::{Note, listed};
+use launchers::template::Note;
 use launchers::tfjob;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
@@ -18,9 +18,6 @@ use super::openapi::{BadBody, Down, NoSuchJob};
 use super::request::{Found, parsed_body};
 use crate::registry::Applied;
 use crate::store::wall_clock;
-
-/// Maximum refused fields that an answer names.
-const NAMED_MAX: usize = 20;
 
 /// Submits a TFJob as a job. A TFJob that is submitted again can suspend or resume its job
 /// and, with `enableDynamicWorker`, change the number of workers. A job that has ended does not change.
@@ -82,10 +79,5 @@ pub(super) async fn show(State(state): State<AppState>, Found(job): Found) -> Re
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the notes by value")]
 fn refused(notes: Vec<Note>) -> ApiError {
-    let more = match notes.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
-    let named = listed(&notes[..notes.len().min(NAMED_MAX)]);
-    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadTfJob, format!("the TFJob is refused: {named}{more}"))
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadTfJob, tfjob::refusal(&notes))
 }
