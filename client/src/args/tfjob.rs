@@ -21,7 +21,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
     /// File with TFJobs, a folder with such files, or - for stdin. Repeatable. A file may have several documents and
-    /// lists; all TFJobs are checked before the first is sent
+    /// lists. Objects that are not TFJobs are left out; all TFJobs are checked before the first is sent
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Namespace of the TFJobs, instead of the namespace in the file. The client asks the master in this namespace,

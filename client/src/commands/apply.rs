@@ -35,7 +35,7 @@ use crate::request::tfjob::{self, Document};
 
 pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let here = current_folder()?;
-    let mut documents = tfjob::read(&args.files, &here)?;
+    let (mut documents, others) = tfjob::only_tfjobs(tfjob::read(&args.files, &here)?, &args.files)?;
     for document in &mut documents {
         document.name_it(&request::tail(uuid::Uuid::new_v4().into_bytes()));
     }
@@ -49,6 +49,7 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     let mut out = Output { format: Format::Text, data, notes: notes.clone() };
     if args.dry_run.dry_run == Some(Checker::Client) {
         let target = target(config, notes).await?;
+        tell_left_out(&others, target.backend, notes);
         let documents =
             if matches!(config.master, MasterChoice::Local(_)) { vec![only(documents)?] } else { documents };
         return checked_here(&files.orders(documents, target.backend, &options).await?, &target, &mut out);
@@ -57,6 +58,7 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
         if let Some(checker) = args.dry_run.dry_run {
             dry_run::without_master(checker)?;
         }
+        tell_left_out(&others, BackendKind::Process, notes);
         let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options).await?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
@@ -64,6 +66,7 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
         return followed(at_own_master(order, config, out).await, &origin);
     };
     let backend = persist(notes, || client.about()).await?.backend;
+    tell_left_out(&others, backend, notes);
     if let Some(checker) = args.dry_run.dry_run {
         let orders = files.orders(documents, backend, &options).await?;
         let mut checks = vec![];
@@ -91,6 +94,17 @@ async fn target(config: &Config, notes: &Notes) -> Result<Target, Error> {
         None => BackendKind::Process,
     };
     Ok(Target { backend, namespace: None })
+}
+
+/// Says which objects are left out because they are not TFJobs.
+fn tell_left_out(others: &[String], backend: BackendKind, notes: &Notes) {
+    let why = match backend {
+        BackendKind::Process | BackendKind::Joined => "without a cluster, only TFJobs have a meaning",
+        BackendKind::Kubernetes => "if the TFJobs need them, run kubectl apply for them first",
+    };
+    if !others.is_empty() {
+        notes.say(&format!("left out {}: {why}", others.join(", ")));
+    }
 }
 
 /// The programs that images run, for containers without a command. If the program of an image is not known, the master

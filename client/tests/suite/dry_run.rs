@@ -151,6 +151,7 @@ spec:
         spec:
           containers: [{ name: tensorflow, image: \"a:1\", command: [python, train.py] }]
 ";
+const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: { name: data }\n---\n";
 
 /// Creates a folder with a script and this TFJob.
 fn folder_with_tfjob(document: &str) -> tempfile::TempDir {
@@ -176,6 +177,8 @@ fn a_dry_run_of_the_client_refuses_the_tfjobs_that_apply_refuses() {
         (TFJOB.replace("python,", "echo,"), "\"echo\" is a program of the image: without a cluster, use one of"),
         (format!("{TFJOB}---\n{TFJOB}"), "2 TFJobs are given, but a local master runs only one"),
         (TFJOB.replace("train.py", "other.py"), "there is no other.py in "),
+        (CLAIM.replace("---\n", ""), "kind: \"PersistentVolumeClaim\" is not supported: use TFJob"),
+        (format!("{CLAIM}{CLAIM}"), "there is no TFJob in tfjob.yaml, only PersistentVolumeClaim"),
     ] {
         let refused = run(folder_with_tfjob(&document).path(), &DRY_APPLY).expect_code(2);
         refused.expect_stderr(sentence);
@@ -197,4 +200,16 @@ fn a_dry_run_of_the_client_checks_the_pods_of_a_tfjob_for_a_cluster_without_aski
     // The program is in the image, and the TFJob names the namespace of its master.
     let of_image = TFJOB.replace("python, train.py", "/opt/train").replace("digits }", "digits, namespace: team }");
     run(folder_with_tfjob(&of_image).path(), &in_cluster).expect_code(0);
+}
+
+#[test]
+fn objects_beside_a_tfjob_are_left_out_and_a_sentence_says_what_to_do_with_them() {
+    let folder = folder_with_tfjob(&format!("{CLAIM}{TFJOB}"));
+    let left_out = "PersistentVolumeClaim data (tfjob.yaml, object 1)";
+    let told = format!("left out {left_out}: without a cluster, only TFJobs have a meaning");
+    let here = run(folder.path(), &DRY_APPLY).expect_code(0).expect_stderr(&told);
+    assert!(here.stdout.contains("kind: TFJob") && !here.stdout.contains("Claim"), "{}", here.stdout);
+    let master = in_kubernetes(Script::default());
+    let ended = master.run_in(folder.path(), &DRY_APPLY).expect_code(0);
+    ended.expect_stderr(&format!("left out {left_out}: if the TFJobs need them, run kubectl apply for them first"));
 }

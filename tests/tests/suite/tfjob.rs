@@ -44,13 +44,15 @@ fn scene(document: &str) -> Scene {
 #[test]
 fn a_tfjob_runs_on_this_machine_with_the_script_beside_its_file() {
     let types = [("Chief", 1), ("Worker", 2), ("PS", 1), ("Evaluator", 1)];
-    let scene = scene(&tfjob("mnist", &types, COMMAND));
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: { name: data }\n---\n";
+    let scene = scene(&format!("{claim}{}", tfjob("mnist", &types, COMMAND)));
     let run = scene.run(&["apply", "-f", "project/job.yaml"]).code(0);
     let mut lines: Vec<&str> = run.stdout.lines().collect();
     lines.sort_unstable();
     // The chief's success ends the job, so the other replicas may end before they print.
     assert!(lines.contains(&"chief-0     │ chief 0 64"), "{lines:?}");
     run.says(&[
+        "left out PersistentVolumeClaim data (project/job.yaml, object 1): without a cluster, only TFJobs have a meaning",
         "running the job on this machine, with a local master",
         "tfjob mnist: spec.tfReplicaSpecs.Chief.template.spec.containers[0].image: it has no meaning here",
         "succeeded",

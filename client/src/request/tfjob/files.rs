@@ -1,9 +1,11 @@
 //! Reads files, folders and stdin, and splits them into objects.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::Document;
@@ -33,10 +35,14 @@ pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, Erro
         }
     }
     if documents.is_empty() {
-        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        return Err(Error::input(format!("there is no TFJob in {}", names.join(", "))));
+        return Err(Error::input(format!("there is no TFJob in {}", listed(files))));
     }
     Ok(documents)
+}
+
+/// The names of these files.
+pub(super) fn listed(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The file at this path. If the path is a folder, the files in that folder, in the order of their names.
@@ -59,7 +65,7 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
 pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, Error> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
-    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(&as_yaml(text), options)
         .map_err(|error| Error::input(format!("{origin} is not valid YAML: {}", reason(&error))))?;
     let objects: Vec<Value> = values.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
     let is_only = objects.len() == 1;
@@ -69,6 +75,20 @@ pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Docum
         object,
     };
     Ok(objects.into_iter().enumerate().map(document).collect())
+}
+
+/// The text with a separator between JSON documents that follow each other without one, as from `jq -c '.items[]'`.
+fn as_yaml(text: &str) -> Cow<'_, str> {
+    let mut documents = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let mut ends = vec![0];
+    while let Some(document) = documents.next() {
+        match document {
+            Ok(_) => ends.push(documents.byte_offset()),
+            Err(_) => return text.into(),
+        }
+    }
+    let parts: Vec<&str> = ends.windows(2).map(|part| &text[part[0]..part[1]]).collect();
+    if parts.len() > 1 { parts.join("\n---\n").into() } else { text.into() }
 }
 
 /// The library's error text, without its advice for programmers.

@@ -9,11 +9,29 @@ use std::path::{Path, PathBuf};
 
 use protocol::code::ScriptPath;
 use protocol::image::Entrypoint;
-use protocol::tfjob::TFJOB_CONTAINER;
+use protocol::tfjob::{FIRST_TFJOB_KIND, TFJOB_CONTAINER, TFJOB_KIND};
 use serde_json::{Value, json};
 
 pub(crate) use self::files::{read, split};
 use crate::ending::error::Error;
+
+/// Separates the TFJobs from objects of other kinds, and returns the names of these. An only object stays, because the
+/// check of the TFJob refuses its kind.
+pub(crate) fn only_tfjobs(documents: Vec<Document>, files: &[PathBuf]) -> Result<(Vec<Document>, Vec<String>), Error> {
+    if documents.len() == 1 {
+        return Ok((documents, vec![]));
+    }
+    let (others, tfjobs): (Vec<_>, Vec<_>) = documents.into_iter().partition(|one| one.other_kind().is_some());
+    if tfjobs.is_empty() {
+        let kinds: BTreeSet<&str> = others.iter().filter_map(Document::other_kind).collect();
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(Error::input(format!("there is no TFJob in {}, only {kinds}", files::listed(files))));
+    }
+    let named =
+        |other: &Document| format!("{} {} ({})", other.other_kind().unwrap_or_default(), other.name(), other.origin);
+    let others = others.iter().map(named).collect();
+    Ok((tfjobs, others))
+}
 
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +47,11 @@ impl Document {
     /// The name of the object.
     pub(crate) fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// The kind of an object that is not a TFJob.
+    fn other_kind(&self) -> Option<&str> {
+        self.object["kind"].as_str().filter(|kind| ![TFJOB_KIND, FIRST_TFJOB_KIND].contains(kind))
     }
 
     /// Completes the name of an object that has only `generateName`.
