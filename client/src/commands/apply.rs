@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use launchers::template::not_text;
 use protocol::dry_run::DryRun;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -175,6 +176,10 @@ impl Files {
         if backend == BackendKind::Process {
             let told = document.without_images(&self.entrypoints, self.code.as_deref())?;
             told.iter().for_each(|told| self.notes.say(told));
+        }
+        let given = &document.object["metadata"]["name"];
+        if !given.is_null() && !given.is_string() {
+            return Err(Error::input(format!("{origin}: metadata.name: {}", not_text(given))));
         }
         let name: Result<JobName, _> = document.name().parse();
         let name = name.map_err(|error| Error::input(format!("{origin}: metadata.name: {error}")))?;

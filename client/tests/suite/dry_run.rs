@@ -176,6 +176,7 @@ fn a_dry_run_of_the_client_refuses_the_tfjobs_that_apply_refuses() {
         (TFJOB.replace("TFJob", "PyTorchJob"), "kind: \"PyTorchJob\" is not supported: use TFJob"),
         (TFJOB.replace("python,", "echo,"), "\"echo\" is a program of the image: without a cluster, use one of"),
         (format!("{TFJOB}---\n{TFJOB}"), "2 TFJobs are given, but a local master runs only one"),
+        (TFJOB.replace("digits", "20201"), "metadata.name: it must be a string: write \"20201\""),
         (TFJOB.replace("train.py", "other.py"), "there is no other.py in "),
         (CLAIM.replace("---\n", ""), "kind: \"PersistentVolumeClaim\" is not supported: use TFJob"),
         (format!("{CLAIM}{CLAIM}"), "there is no TFJob in tfjob.yaml, only PersistentVolumeClaim"),
@@ -212,4 +213,11 @@ fn objects_beside_a_tfjob_are_left_out_and_a_sentence_says_what_to_do_with_them(
     let master = in_kubernetes(Script::default());
     let ended = master.run_in(folder.path(), &DRY_APPLY).expect_code(0);
     ended.expect_stderr(&format!("left out {left_out}: if the TFJobs need them, run kubectl apply for them first"));
+}
+
+#[test]
+fn a_url_of_a_file_is_refused_with_a_command_that_reads_the_url() {
+    let url = "https://example.com/tfjob.yaml";
+    let refused = run(folder_with_tfjob(TFJOB).path(), &["apply", "-f", url]).expect_code(2);
+    refused.expect_stderr("hint: curl -fsSL https://example.com/tfjob.yaml | client apply -f -");
 }

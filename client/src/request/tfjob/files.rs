@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Document;
 use crate::ending::error::Error;
+use crate::output::command_line::command;
 use crate::request::unreadable;
 
 /// The path that means stdin.
@@ -26,6 +27,10 @@ pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, Erro
             io::stdin().read_to_string(&mut text).map_err(unreadable(path))?;
             documents.extend(split(&text, "stdin", here)?);
             continue;
+        }
+        if let Some(url) = path.to_str().filter(|path| path.starts_with("http://") || path.starts_with("https://")) {
+            let hint = format!("curl -fsSL {url} | {}", command("apply -f -"));
+            return Err(Error::input(format!("{url} is a URL: `client apply` reads only files")).hint(hint));
         }
         for file in files_at(path)? {
             let text = fs::read_to_string(&file).map_err(unreadable(&file))?;
