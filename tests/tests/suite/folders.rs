@@ -1,5 +1,6 @@
-//! What differs between a job in place, a job with `--snapshot`, and a job of another user's master: one test for each
-//! row of the table in docs/guides/code.md. The rows of pods are tested with the agent.
+//! What differs between a job in place, a job with `--snapshot`, and a job of another user's master: the first two columns
+//! of the table in docs/guides/code.md. The column of joined machines is tested in `machines.rs`, and that of pods with
+//! the agent.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
