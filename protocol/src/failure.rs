@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
+use crate::headline;
 use crate::ids::{Generation, ReplicaId, UnixMillis};
 use crate::progress::LostSteps;
 
@@ -96,9 +97,10 @@ pub fn was_lost(reason: &str) -> String {
 }
 
 impl fmt::Display for Failure {
+    /// One sentence for people. If an exception ended the script, the exception and its line in the script.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ReplicaExited { replica, exit } => write!(f, "{replica} {}", exit.outcome),
+            Self::ReplicaExited { replica, exit } => write!(f, "{replica}{}", headline::of(exit)),
             Self::ReplicaLost { replica, reason, loss: _ } => write!(f, "{replica} {}", was_lost(reason)),
             Self::StartTimeout { missing, after_seconds, reason } => {
                 let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();

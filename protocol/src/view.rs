@@ -282,8 +282,9 @@ impl JobView {
 
     /// The line of this job in a list of all jobs.
     pub fn summary(&self) -> JobSummary {
-        let mut result = self.result.clone();
+        let (mut result, mut headline) = (self.result.clone(), None);
         if let Some(JobResult::Failed { failure }) = &mut result {
+            headline = Some(failure.to_string());
             failure.forget_output();
         }
         JobSummary {
@@ -294,6 +295,7 @@ impl JobView {
             replica_num: self.members(),
             restarts: self.restarts.total(),
             result,
+            headline,
             queued_behind: self.queued_behind.clone(),
             times: self.times.clone(),
             source: self.spec.about.source.clone(),
@@ -327,6 +329,9 @@ pub struct JobSummary {
     /// The job's result, without what its scripts printed. Absent until it is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
+    /// Why the job failed, in one sentence: if an exception ended its script, the exception. Absent unless the job failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
     /// The job whose gang is first, while this job waits for its turn to create pods. This job is then `pending`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_behind: Option<JobName>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::view::{JobState, JobView};
+use protocol::view::{JobResult, JobState, JobView};
 use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -40,10 +40,12 @@ impl Notifier {
 
     /// Posts what has happened to this job since the last view.
     pub(super) fn tell(&self, before: Option<&JobView>, now: &JobView) {
+        // While replicas still stop, a job with a result is `stopping`.
+        let state = now.result.as_ref().map_or(now.state, JobResult::state);
         for sentence in news(before, now) {
             let text = format!("job {} {sentence}", now.name);
             // The task ends only with this notifier.
-            let _ = self.events.send(json!({ "job": now.name, "state": now.state, "text": text }));
+            let _ = self.events.send(json!({ "job": now.name, "state": state, "text": text }));
         }
     }
 

@@ -35,7 +35,8 @@ pub(crate) fn jobs_table(jobs: &[JobSummary], now: UnixMillis) -> String {
 
 /// The result of a job, or the job behind which it is queued. Empty for other jobs.
 pub(crate) fn result_or_queued(job: &JobSummary) -> String {
-    job.result.as_ref().map(result).or(job.queued_behind.as_ref().map(queued)).unwrap_or_default()
+    let headline = job.headline.as_deref().map(one_line);
+    headline.or(job.result.as_ref().map(result)).or(job.queued_behind.as_ref().map(queued)).unwrap_or_default()
 }
 
 /// All TFJobs, one per line, as `kubectl get tfjobs` shows them.

@@ -80,7 +80,13 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
         Some(replica) => vec![format!("first missing  {replica}")],
         None => consequences.iter().map(at_the_deadline).collect(),
     };
-    lines.push(format!("how            {failure}"));
+    lines.push(match failure {
+        // The headline names the exception.
+        Failure::ReplicaExited { replica, exit } => format!("how            {replica} {}", exit.outcome),
+        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => {
+            format!("how            {failure}")
+        }
+    });
     let after = between(view.times.accepted, Some(*at)).map(|time| format!("{} after the submit", spelled(time)));
     let start = generation.map(|generation| format!("start {generation}"));
     let when: Vec<String> = after.into_iter().chain(start).collect();

@@ -8,6 +8,7 @@ mod docker;
 mod dry_run;
 mod env;
 mod follow;
+mod headlines;
 mod history;
 mod local;
 mod logs;

@@ -152,6 +152,7 @@ fn a_list_contains_a_summary_of_each_job_without_output_and_replicas() {
     let exit = json!({"signal": 9, "stopped": false, "ended_at": 1_700_000_009_000_u64, "stderr_tail": ""});
     let failed = job(json!({
         "state": "failed", "replica_num": 1, "times": failed_json()["times"],
+        "headline": "worker-0 was killed by signal 9 (SIGKILL)",
         "result": {
             "outcome": "failed", "failure": {"cause": "replica_exited", "replica": "worker-0", "exit": exit},
         },

@@ -1,0 +1,79 @@
+//! The headline of a failed run: the exception and the line of the script that raised it, else how the process ended.
+
+use crate::agent::{ExitOutcome, ExitReport};
+use crate::text;
+
+/// The line before the stack of an exception (Python's `traceback` module).
+const TRACEBACK: &str = "Traceback (most recent call last):";
+
+/// Maximum bytes of the exception in a headline, as JSON, so that the headline fits into a table.
+const EXCEPTION_JSON_BYTES: usize = 200;
+
+/// The headline, which follows the replica's name: `: ValueError: no (train.py:7)`, or ` exited with code 3`. After a
+/// signal, the process did not end because of its last exception.
+pub(crate) fn of(exit: &ExitReport) -> String {
+    let exception = exit.exception.as_deref().filter(|_| matches!(exit.outcome, ExitOutcome::Code(_)));
+    let Some(exception) = exception else { return format!(" {}", exit.outcome) };
+    let place = place(&exit.stderr_tail, exception).map(|place| format!(" ({place})")).unwrap_or_default();
+    let said = text::beginning(exception, EXCEPTION_JSON_BYTES);
+    let cut = if said.len() < exception.len() { "…" } else { "" };
+    format!(": {said}{cut}{place}")
+}
+
+/// The file and the line that raised this exception: the last line of the stack that belongs to the user's own files, else
+/// the last line of the stack. `None` if `stderr` does not contain the stack.
+fn place(stderr: &str, exception: &str) -> Option<String> {
+    let lines: Vec<&str> = stderr.lines().collect();
+    let end = lines.iter().rposition(|line| line.starts_with(exception))?;
+    let begin = lines[..end].iter().rposition(|line| *line == TRACEBACK).unwrap_or(0);
+    let frames: Vec<(&str, &str)> = lines[begin..end].iter().filter_map(|line| frame(line)).collect();
+    let own = frames.iter().rfind(|(path, _)| !is_library(path));
+    let (path, line) = own.or(frames.last())?;
+    Some(format!("{}:{line}", path.rsplit('/').next().unwrap_or(path)))
+}
+
+/// Path and line number of a line such as `  File "/w/train.py", line 7, in fit`.
+fn frame(line: &str) -> Option<(&str, &str)> {
+    let (path, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let number = rest.split(',').next()?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then_some((path, number))
+}
+
+/// Whether the file belongs to Python or to an installed package.
+fn is_library(path: &str) -> bool {
+    path.starts_with('<')
+        || ["/site-packages/", "/dist-packages/", "/lib/python"].iter().any(|part| path.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::UnixMillis;
+
+    fn headline(outcome: ExitOutcome, exception: &str, stderr: &str) -> String {
+        let exit = ExitReport::new(outcome, UnixMillis(0));
+        of(&ExitReport { exception: Some(exception.to_owned()), stderr_tail: stderr.to_owned(), ..exit })
+    }
+
+    #[test]
+    fn the_headline_names_the_line_of_the_script_and_not_of_a_library() {
+        let stack = "Traceback (most recent call last):\n  File \"/w/other.py\", line 1, in <module>\nKeyError: 1\n\n\
+             During handling of the above exception, another exception occurred:\n\n\
+             Traceback (most recent call last):\n  File \"/w/train.py\", line 73, in <module>\n    fit()\n  \
+             File \"/usr/lib/python3.11/site-packages/keras/m.py\", line 9, in fit\n    raise\n\
+             ValueError: no\nmore text\n";
+        let code = ExitOutcome::Code(1);
+        assert_eq!(headline(code.clone(), "ValueError: no", stack), ": ValueError: no (train.py:73)");
+        assert_eq!(headline(code.clone(), "ValueError: no", "ValueError: no\n"), ": ValueError: no");
+        let only_library = "  File \"/opt/site-packages/a.py\", line 4, in f\nOSError: full\n";
+        assert_eq!(headline(code.clone(), "OSError: full", only_library), ": OSError: full (a.py:4)");
+        let long = format!("ValueError: {}", "x".repeat(500));
+        let said = headline(code, &long, "");
+        assert!(said.starts_with(": ValueError: xxx") && said.ends_with("x…") && said.len() < 210, "{said}");
+    }
+
+    #[test]
+    fn a_signal_is_the_headline_of_a_script_that_has_printed_an_exception_before() {
+        assert_eq!(headline(ExitOutcome::Signal(9), "ValueError: no", ""), " was killed by signal 9 (SIGKILL)");
+    }
+}
