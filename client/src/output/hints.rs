@@ -8,11 +8,16 @@ use protocol::view::{JobResult, JobState, JobView};
 
 /// Texts and a hint for each common failure. A job gets the hint if its failure or its last output contains one of the
 /// texts.
-const HINTS: [(&[&str], &str); 4] = [
+const HINTS: [(&[&str], &str); 5] = [
     (
         &["PerReplica"],
         "model.fit of Keras 3 works with neither AllReduce nor ParameterServer: use tf_keras with \
          TF_USE_LEGACY_KERAS=1, or write your own training loop, as in examples/allreduce",
+    ),
+    (
+        &["has no attribute 'reset_states'", "module 'keras.callbacks' has no attribute 'experimental'"],
+        "the script is written for Keras 2, and Keras 3 is installed: pip install --no-deps tf_keras, and submit with \
+         --env TF_USE_LEGACY_KERAS=1",
     ),
     (
         &["Could not start gRPC server"],

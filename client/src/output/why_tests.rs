@@ -175,6 +175,11 @@ fn a_common_failure_comes_with_a_hint() {
     };
     for (line, hint) in [
         ("ValueError: Attempt to convert a value (PerReplica:{", "hint: model.fit of Keras 3"),
+        ("AttributeError: 'Mean' object has no attribute 'reset_states'", "hint: the script is written for Keras 2"),
+        (
+            "AttributeError: module 'keras.callbacks' has no attribute 'experimental'",
+            "hint: the script is written for Keras 2, and Keras 3 is installed: pip install --no-deps tf_keras, and",
+        ),
         ("UnknownError: Could not start gRPC server", "hint: another program has taken TensorFlow's port"),
         ("MemoryError", "hint: the script ran out of memory"),
         ("image \"digits_pod:1\": ErrImagePull: not found", "hint: if only this machine's Docker has the image"),
