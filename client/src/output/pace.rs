@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::progress::{JobSeries, SeriesPoint};
+use protocol::progress::{JobSeries, Progress, SeriesPoint};
 
 use super::reports::{Done, Report, newest_report};
 use super::spelled;
@@ -16,7 +16,9 @@ const SLOW: f64 = 1.5;
 pub(super) struct Pace {
     /// Its samples.
     pub(super) batch: u32,
-    /// The milliseconds of its own computation.
+    /// The milliseconds of a whole step, as `top` shows them.
+    pub(super) step_ms: f64,
+    /// The milliseconds of its own computation in a step.
     pub(super) compute_ms: f64,
 }
 
@@ -26,7 +28,8 @@ pub(super) fn paces(series: &JobSeries, start: Option<Generation>) -> BTreeMap<R
         let Done { steps, compute_us, .. } = Done::until(report);
         let is_measured = Some(report.generation) == start && steps > 0 && compute_us > 0;
         let compute_ms = ratio(compute_us, steps) / 1000.0;
-        is_measured.then_some(Pace { batch: report.progress.batch, compute_ms })
+        let Progress { batch, wall_us, steps: all, .. } = *report.progress;
+        is_measured.then(|| Pace { batch, step_ms: ratio(wall_us, all) / 1000.0, compute_ms })
     };
     let newest = series.replicas.iter().filter_map(|of| Some((of.replica, pace(newest_report(&of.points)?)?)));
     newest.collect()
@@ -98,7 +101,7 @@ mod tests {
     /// A report at `at` seconds, after this many steps of 32 samples with `us` microseconds for each sample so far.
     fn point(at: u64, steps: u64, compute_us: u64, split: u64) -> Value {
         json!({"at": at * 1000, "generation": "1.2", "progress": {
-            "step": steps, "steps": steps, "batch": 32, "samples": steps * 32, "compute_us": compute_us, "split": split,
+            "step": steps, "steps": steps, "batch": 32, "samples": steps * 32, "compute_us": compute_us, "wall_us": compute_us * 5 / 4, "split": split,
         }})
     }
 
@@ -137,7 +140,7 @@ mod tests {
     fn the_pace_is_that_of_the_present_start() {
         let all = series(&[("worker-0", vec![point(60, 100, 320_000, 0)]), ("worker-1", vec![point(60, 100, 0, 0)])]);
         let worker = |index| ReplicaId { role: protocol::ids::Role::Worker, index };
-        let pace = Pace { batch: 32, compute_ms: 3.2 };
+        let pace = Pace { batch: 32, step_ms: 4.0, compute_ms: 3.2 };
         assert_eq!(paces(&all, Some("1.2".parse().unwrap())), BTreeMap::from([(worker(0), pace)]));
         assert!(paces(&all, Some("1.3".parse().unwrap())).is_empty());
     }

@@ -99,11 +99,15 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
 
 /// One line for each replica. If at least one replica measures its computation, the lines also contain the paces.
 fn replicas_table(replicas: &[ReplicaView], paces: &BTreeMap<ReplicaId, Pace>) -> String {
-    let of_pace: &[&str] = if paces.is_empty() { &[] } else { &["BATCH", "MS/STEP"] };
+    let of_pace: &[&str] = if paces.is_empty() { &[] } else { &["BATCH", "MS/STEP", "COMPUTE"] };
     let mut table = plain_table(&[&["REPLICA", "STATE"], of_pace, &["POD", "ADDRESS", "EXIT OR REASON"]].concat());
     for replica in replicas.iter() {
         let pace = paces.get(&replica.replica);
-        let pace = [pace.map(|pace| pace.batch.to_string()), pace.map(|pace| shortened(pace.compute_ms))];
+        let pace = [
+            pace.map(|pace| pace.batch.to_string()),
+            pace.map(|pace| shortened(pace.step_ms)),
+            pace.map(|pace| shortened(pace.compute_ms)),
+        ];
         let mut row = vec![replica.replica.to_string(), replica.state.as_str().to_owned()];
         row.extend(pace.into_iter().take(of_pace.len()).map(Option::unwrap_or_default));
         row.extend([replica.pod.clone(), replica.address.clone().unwrap_or_default(), exit_or_reason(replica)]);

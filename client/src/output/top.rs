@@ -11,7 +11,7 @@ use super::{size, spelled};
 
 /// The jobs that have not ended, one per line. `series` contains the newest numbers of each job, if they are known.
 pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMillis) -> String {
-    let header = ["NAME", "STATE", "REPLICAS", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "AGE"];
+    let header = ["NAME", "STATE", "REPLICAS", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "SEEN"];
     let mut table = plain_table(&header);
     for (job, series) in jobs.iter().filter(|(job, _)| !job.state.is_finished()) {
         let reports = series.as_ref().map(newest_reports).unwrap_or_default();
@@ -29,7 +29,7 @@ pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMil
 
 /// The replicas of a job, one per line.
 pub(crate) fn top_of_replicas(view: &JobView, series: &JobSeries, now: UnixMillis) -> String {
-    let mut table = plain_table(&["REPLICA", "STATE", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "AGE"]);
+    let mut table = plain_table(&["REPLICA", "STATE", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "SEEN"]);
     for replica in view.replicas.iter() {
         let id = replica.replica;
         let of = series.replicas.iter().find(|series| series.replica == id);
@@ -68,7 +68,7 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
 fn age(reports: &[Report<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
     let of_usage = usage.iter().map(|usage| usage.at).min();
     let oldest = of_usage.or_else(|| reports.iter().map(|report| report.at).min());
-    oldest.map(|at| spelled(now.since(at))).unwrap_or_default()
+    oldest.map(|at| format!("{} ago", spelled(now.since(at)))).unwrap_or_default()
 }
 
 fn number(count: u64) -> String {
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(
             cells(&table)[1..],
             [
-                vec!["digits", "running", "2", "61", "12.3", "64", "200 %", "1.0 GiB", "1.0 s"],
+                vec!["digits", "running", "2", "61", "12.3", "64", "200 %", "1.0 GiB", "1.0 s ago"],
                 vec!["digits", "pending", "2"]
             ]
         );
