@@ -33,7 +33,7 @@ pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 pub(crate) use self::values::Metric;
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, JobArgs, ListArgs, LogsArgs, NameArg, NamesArg, PushArgs, RerunArgs, ScaleArgs, TopArgs,
-    UiArgs, WaitArgs,
+    UiArgs, WaitArgs, web_address,
 };
 use crate::ending::error::Error;
 

@@ -20,6 +20,9 @@ const MASTER_VARIABLE: &str = "MUSTER_MASTER";
 /// The variable with the master's token. No flag takes the token itself, only `--token-file` its file, because all
 /// users of a machine can read the arguments of a process.
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
+/// The variable with the address that `wait` posts to. `--notify` and `--notify-file` take precedence.
+pub(crate) const NOTIFY_VARIABLE: &str = "MUSTER_NOTIFY";
+
 /// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MasterChoice {
@@ -98,6 +101,8 @@ pub(crate) struct Config {
     /// The folder for the files of local jobs that have ended. `None` if neither `XDG_STATE_HOME` nor the home folder
     /// gives an absolute path.
     pub(crate) history: Option<PathBuf>,
+    /// The address of [`NOTIFY_VARIABLE`], which may contain a secret.
+    pub(crate) notify: Option<String>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
 }
@@ -164,7 +169,7 @@ impl Config {
             None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE, &text)).transpose()?,
         };
         let (run_folders, history) = (run_folders(set), state_folder(&set).map(|folder| folder.join("muster/history")));
-        Ok(Self { master, token, run_folders, history, image: image_config(set)? })
+        Ok(Self { master, token, run_folders, history, notify: set(NOTIFY_VARIABLE)?, image: image_config(set)? })
     }
 }
 

@@ -102,15 +102,19 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
     /// Also post a JSON object with job, state and text to this address when a job restarts, waits for new code, or
-    /// ends
-    #[arg(long, value_name = "URL", value_parser = web_address)]
+    /// ends. Other users of this machine can read the arguments of a command: if the address contains a secret, use
+    /// --notify-file or $MUSTER_NOTIFY
+    #[arg(long, value_name = "URL", value_parser = web_address, conflicts_with = "notify_file")]
     pub(crate) notify: Option<Url>,
+    /// File with the address of --notify [default: the address in $MUSTER_NOTIFY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) notify_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }
 
 /// An address that a client can post to.
-fn web_address(text: &str) -> Result<Url, String> {
+pub(crate) fn web_address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     url.ok_or_else(|| "use an address that begins with http:// or https://".to_owned())
 }

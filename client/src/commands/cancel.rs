@@ -1,17 +1,37 @@
 //! `cancel`: stops a job and keeps its record. A job that has ended is not changed.
 
 use protocol::ids::JobName;
-use protocol::view::JobView;
+use protocol::view::{JobState, JobView};
 
+use super::past::{Finder, Place};
+use super::several;
 use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
 use crate::output::Notes;
 use crate::output::command_line::command;
 
-pub(super) async fn cancel(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
+pub(super) async fn run(finder: &Finder, names: &[JobName], notes: &Notes) -> Result<Exit, Error> {
+    let outcomes = several::each(names, notes, |name| async move {
+        match finder.locate(&name, notes).await? {
+            Place::Master(client) => cancel(&client, &name, notes).await,
+            Place::History(past) => {
+                notes.say(&already_ended(&name, past.view.state));
+                Ok(())
+            }
+        }
+    });
+    Ok(outcomes.await?.failed)
+}
+
+fn already_ended(name: &JobName, state: JobState) -> String {
+    format!("job {name} has already ended ({state}); nothing was done")
+}
+
+async fn cancel(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     match client.view(name).await {
         Ok(JobView { result: Some(result), .. }) => {
-            notes.say(&format!("job {name} has already ended ({}); nothing was done", result.state()));
+            notes.say(&already_ended(name, result.state()));
             return Ok(());
         }
         Ok(_) => {}

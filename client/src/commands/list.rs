@@ -5,7 +5,6 @@ use std::time::Duration;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobList, JobSummary};
 
-use super::which_master::Masters;
 use super::{now, past};
 use crate::address::config::Config;
 use crate::args::{Format, ListArgs};
@@ -13,19 +12,36 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::LONG_POLL;
 use crate::master::patience::observe;
+use crate::output::command_line::command;
 use crate::output::{Data, Notes, jobs_table};
 use crate::ui::upstream::Upstream;
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
 pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
-    if args.watch {
-        return watch(&Upstream::find("list", config, notes).await?, args, data, notes).await;
+    if args.all {
+        return show(past::all_jobs(config, notes).await?, args, data);
     }
-    let jobs = if args.all {
-        past::all_jobs(config, notes).await?
-    } else {
-        Masters::find("list", config, notes).await?.list().await?.jobs
-    };
+    let upstream = Upstream::find("list", config, notes).await?;
+    if args.watch {
+        return watch(&upstream, args, data, notes).await;
+    }
+    let jobs = upstream.list().await?.jobs;
+    if jobs.is_empty() && upstream.is_local() {
+        notes.say(&none_runs(upstream.ended(&[]).await?.len()));
+    }
+    show(jobs, args, data)
+}
+
+/// The sentence in place of a list of local jobs, if this many jobs have ended.
+fn none_runs(ended: usize) -> String {
+    let have = if ended == 1 { "has" } else { "have" };
+    match ended {
+        0 => "no job runs".to_owned(),
+        _ => format!("no job runs; {} shows {ended} that {have} ended", command("list --all")),
+    }
+}
+
+fn show(jobs: Vec<JobSummary>, args: &ListArgs, data: &mut Data) -> Result<Exit, Error> {
     let list = JobList { seq: 0, jobs: chosen(jobs, args, now()) };
     data.show(args.format.output, &list, || jobs_table(&list.jobs, now()))?;
     Ok(Exit::Done)

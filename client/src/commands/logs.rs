@@ -5,12 +5,14 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
+use protocol::history::PastJob;
 use protocol::ids::{JobName, PodName, ReplicaId};
-use protocol::output::is_of_earlier_master;
-use protocol::view::JobView;
+use protocol::output::{LogLine, is_of_earlier_master};
+use protocol::view::{JobResult, JobView};
 use tokio::sync::watch;
 
 use super::leaving::{Stage, unless_interrupted};
+use super::past::{Finder, Place};
 use crate::args::{Format, LogsArgs};
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
@@ -21,7 +23,40 @@ use crate::master::client::MasterClient;
 use crate::output::narrate;
 use crate::output::{Data, LogLines, Notes};
 
-pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(finder: &Finder, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
+    match finder.locate(&args.job.name, notes).await? {
+        Place::Master(client) => at_master(client, args, data, notes).await,
+        Place::History(past) => print_past(&past, &args, &mut data, notes),
+    }
+}
+
+/// Prints what the history has of a job's output: the end of the output of the replica that failed first.
+fn print_past(past: &PastJob, args: &LogsArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let PastJob { view, last_output, .. } = past;
+    let replica = match &view.result {
+        Some(JobResult::Failed { failure }) => failure.replica(),
+        Some(JobResult::Succeeded | JobResult::Cancelled) | None => None,
+    };
+    let exit = if args.follow { view.state.into() } else { Exit::Done };
+    if last_output.is_empty() || args.replica.is_some_and(|wanted| Some(wanted) != replica) {
+        notes.say(&format!("job {} has ended ({}); the history does not keep this output", view.name, view.state));
+        return Ok(exit);
+    }
+    let of = replica.map(|replica| format!(" of {replica}")).unwrap_or_default();
+    notes.say(&format!("job {} has ended ({}); the history keeps the end of its output{of}", view.name, view.state));
+    let lines: Vec<&str> = last_output.lines().collect();
+    let kept = args.tail.map_or(lines.len(), |tail| tail as usize);
+    let mut lines = lines[lines.len().saturating_sub(kept)..].iter();
+    let line =
+        |replica, line: &str| LogLine { replica, time: None, offset: 0, line: line.to_owned(), unfinished: false };
+    match (args.format.output, replica) {
+        (Format::Json, Some(replica)) => lines.try_for_each(|text| data.json_line(&line(replica, text)))?,
+        (Format::Json | Format::Text, _) => lines.try_for_each(|text| data.text(text))?,
+    }
+    Ok(exit)
+}
+
+async fn at_master(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     let LogsArgs { job, follow, replica, tail, since, since_time, timestamps, format } = args;
     let name = job.name;
     let ago = |seconds| Since::Ago { length: Duration::from_secs(u64::from(seconds)), asked: Instant::now() };

@@ -42,6 +42,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::ids::{JobName, UnixMillis};
 
+use self::past::Finder;
 use self::which_master::Masters;
 use crate::address::config::Config;
 use crate::args::{ConnectionArgs, NameArg, SubmitArgs, Verb};
@@ -61,7 +62,8 @@ pub(crate) async fn run(
     // Read the configuration only when it is needed: a wrong address must not fail a command that uses no master.
     let config = || Config::read(connection.clone());
     let masters = async |verb| Masters::find(verb, &config()?, notes).await;
-    let client = async |verb, job: &NameArg| masters(verb).await?.of(&job.name);
+    let finder = async |verb| Finder::new(verb, config()?, notes).await;
+    let client = async |verb, job: &NameArg| finder(verb).await?.on_record(&job.name, notes).await;
     let seen = async |verb, job: &NameArg| past::find(verb, &job.name, &config()?, notes).await;
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
@@ -70,22 +72,22 @@ pub(crate) async fn run(
         Some(Verb::Why(args)) => show::why(&seen("why", &args.job).await?, args.format, &mut data),
         Some(Verb::Timeline(args)) => show::timeline(seen("timeline", &args.job).await?, args.format, &mut data).await,
         Some(Verb::Stacks(args)) => show::stacks(&client("stacks", &args.job).await?, &args, &mut data).await,
-        Some(Verb::Top(args)) => top::run(&masters("top").await?, &args, &mut data, notes).await,
+        Some(Verb::Top(args)) => top::run(&finder("top").await?, &args, &mut data, notes).await,
         Some(Verb::Ui(args)) => ui::run(args, &config()?, &mut data, notes).await,
-        Some(Verb::Logs(args)) => logs::run(client("logs", &args.job).await?, args, data, notes).await,
+        Some(Verb::Logs(args)) => logs::run(&finder("logs").await?, args, data, notes).await,
         Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,
         Some(Verb::Spawn(args)) => spawn::run(args, &config()?, data, notes).await,
         Some(Verb::Get(args)) => show::get(&masters("get").await?, &args, &mut data).await,
-        Some(Verb::Wait(args)) => wait::run(masters("wait").await?, args, data, notes).await,
+        Some(Verb::Wait(args)) => wait::run(finder("wait").await?, args, &config()?, data, notes).await,
         Some(Verb::Scale(args)) => {
             scale::run(&client("scale", &args.job).await?, &args.job.name, args.worker_num, notes).await
         }
         Some(Verb::Rerun(args)) => rerun::run(*args, &config()?, data, notes).await,
         Some(Verb::Push(args)) => push::run(client("push", &args.job).await?, args, notes).await,
-        Some(Verb::Suspend(args)) => for_each(&masters("suspend").await?, &args.names, notes, scale::suspend).await,
-        Some(Verb::Resume(args)) => for_each(&masters("resume").await?, &args.names, notes, scale::resume).await,
-        Some(Verb::Cancel(args)) => for_each(&masters("cancel").await?, &args.names, notes, cancel::cancel).await,
-        Some(Verb::Delete(args)) => for_each(&masters("delete").await?, &args.names, notes, delete::delete).await,
+        Some(Verb::Suspend(args)) => for_each(&finder("suspend").await?, &args.names, notes, scale::suspend).await,
+        Some(Verb::Resume(args)) => for_each(&finder("resume").await?, &args.names, notes, scale::resume).await,
+        Some(Verb::Cancel(args)) => cancel::run(&finder("cancel").await?, &args.names, notes).await,
+        Some(Verb::Delete(args)) => for_each(&finder("delete").await?, &args.names, notes, delete::delete).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
         Some(Verb::Install(args)) => install::run(args, &config()?, &mut data, notes).await,
@@ -97,13 +99,18 @@ pub(crate) async fn run(
 
 /// Does `work` for each job, with a client of its master.
 async fn for_each(
-    masters: &Masters,
+    finder: &Finder,
     names: &[JobName],
     notes: &Notes,
     work: impl AsyncFn(&MasterClient, &JobName, &Notes) -> Result<(), Error>,
 ) -> Result<Exit, Error> {
     let work = &work;
-    let outcomes = several::each(names, notes, |name| async move { work(&masters.of(&name)?, &name, notes).await });
+    let outcomes =
+        several::each(
+            names,
+            notes,
+            |name| async move { work(&finder.on_record(&name, notes).await?, &name, notes).await },
+        );
     Ok(outcomes.await?.failed)
 }
 

@@ -1,5 +1,7 @@
 //! Posts to an address of the user when a job restarts, waits for new code, or ends.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::view::{JobResult, JobState, JobView};
@@ -7,12 +9,30 @@ use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::address::config::{Config, NOTIFY_VARIABLE};
+use crate::args::web_address;
 use crate::ending::error::Error;
 use crate::master::client::http;
 use crate::output::{Notes, narrate};
 
 /// Maximum time of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The address of --notify, of the file of --notify-file, or of `MUSTER_NOTIFY`. Errors do not contain the address, which
+/// may be a secret.
+pub(super) fn address(flag: Option<Url>, file: Option<PathBuf>, config: &Config) -> Result<Option<Url>, Error> {
+    let (origin, text) = match (flag, file) {
+        (Some(url), _) => return Ok(Some(url)),
+        (None, Some(file)) => {
+            let shown = file.display().to_string();
+            let unreadable = |error| Error::input(format!("read the file of --notify-file {shown}")).because(error);
+            (shown.clone(), Some(fs::read_to_string(&file).map_err(unreadable)?))
+        }
+        (None, None) => (NOTIFY_VARIABLE.to_owned(), config.notify.clone()),
+    };
+    let url = text.map(|text| web_address(text.trim())).transpose();
+    url.map_err(|wrong| Error::input(format!("{origin}: {wrong}")))
+}
 
 /// The requests of one command, which are sent one after another.
 pub(super) struct Notifier {

@@ -1,6 +1,6 @@
 //! `client top`: what jobs, or the replicas of a job, do and use now.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use protocol::ids::JobName;
@@ -9,13 +9,13 @@ use protocol::view::JobSummary;
 use tokio::time::sleep;
 
 use super::now;
-use super::which_master::Masters;
+use super::past::{Finder, Place};
 use crate::args::TopArgs;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
-use crate::output::{Data, Notes, top_of_jobs, top_of_replicas};
+use crate::output::{Data, Notes, spelled, top_of_jobs, top_of_replicas};
 
 /// The time between two tables on a terminal.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -23,18 +23,24 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const JOBS_MAX: usize = 64;
 
 /// Prints the table once, or shows it on a terminal until an interrupt.
-pub(super) async fn run(masters: &Masters, args: &TopArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(finder: &Finder, args: &TopArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     if args.once || !data.is_for_terminal() || !notes.shows_progress() {
-        data.text(&table(masters, args.name.as_ref()).await?)?;
+        data.text(&table(finder, args.name.as_ref(), notes).await?)?;
         return Ok(Exit::Done);
     }
     let mut interrupts = Interrupts::listen().map_err(|error| Error::unsuccessful("catch Ctrl-C").because(error))?;
     let show = async {
+        let (mut shown, mut at) = (String::new(), Instant::now());
         loop {
-            match table(masters, args.name.as_ref()).await {
-                Ok(table) => notes.show_table(&table),
+            match table(finder, args.name.as_ref(), notes).await {
+                Ok(table) => {
+                    (shown, at) = (table, Instant::now());
+                    notes.show_table(&shown);
+                }
                 // The next table may succeed.
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_passing(&error) => {
+                    notes.show_table(&format!("not up to date since {}: {error}\n{shown}", spelled(at.elapsed())));
+                }
                 Err(error) => return Err(error),
             }
             sleep(INTERVAL).await;
@@ -53,13 +59,16 @@ fn is_passing(error: &Error) -> bool {
     matches!(&error.cause, Cause::Master(error) if error.is_transient())
 }
 
-async fn table(masters: &Masters, name: Option<&JobName>) -> Result<String, Error> {
+/// The present table. Looks for local masters each time, because they end with their jobs.
+async fn table(finder: &Finder, name: Option<&JobName>, notes: &Notes) -> Result<String, Error> {
     let Some(name) = name else {
-        let jobs = masters.of_all(with_numbers).await?;
+        let jobs = finder.upstream.masters().of_all(with_numbers).await?;
         return Ok(top_of_jobs(&jobs, now()));
     };
-    let client = masters.of(name)?;
-    let (view, series) = (client.view(name).await?, client.progress(name, 1).await?);
+    let (view, series) = match finder.locate(name, notes).await? {
+        Place::Master(client) => (client.view(name).await?, client.progress(name, 1).await?),
+        Place::History(past) => (past.view, past.series),
+    };
     Ok(top_of_replicas(&view, &series, now()))
 }
 

@@ -7,9 +7,10 @@ use protocol::view::JobView;
 use serde_json::json;
 
 use super::leaving::{Stage, unless_interrupted};
-use super::notify::Notifier;
+use super::notify::{self, Notifier};
+use super::past::{Finder, Place};
 use super::several::{Outcomes, distinct, each};
-use super::which_master::Masters;
+use crate::address::config::Config;
 use crate::args::{Format, WaitArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -18,20 +19,43 @@ use crate::master::client::MasterClient;
 use crate::output::narrate;
 use crate::output::{Data, Notes, spelled};
 
-pub(super) async fn run(masters: Masters, mut args: WaitArgs, data: Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(
+    finder: Finder,
+    mut args: WaitArgs,
+    config: &Config,
+    data: Data,
+    notes: &Notes,
+) -> Result<Exit, Error> {
     args.jobs.names = distinct(&args.jobs.names);
     let names = args.jobs.names.clone();
-    let work = wait_for_all(masters, args, data, notes.clone());
+    let address = notify::address(args.notify.take(), args.notify_file.take(), config)?;
+    let notifier = address.map(|url| Notifier::new(url, notes.clone())).transpose()?;
+    let work = wait_for_all(finder, args, notifier, data, notes.clone());
     unless_interrupted(work, &names, || Stage::Waiting, notes).await
 }
 
-async fn wait_for_all(masters: Masters, args: WaitArgs, mut data: Data, notes: Notes) -> Result<Exit, Error> {
-    let (begun, masters) = (Instant::now(), &masters);
-    let notifier = args.notify.map(|url| Notifier::new(url, notes.clone())).transpose()?;
-    let shared = notifier.as_ref();
+async fn wait_for_all(
+    finder: Finder,
+    args: WaitArgs,
+    notifier: Option<Notifier>,
+    mut data: Data,
+    notes: Notes,
+) -> Result<Exit, Error> {
+    let (begun, finder, shared) = (Instant::now(), &finder, notifier.as_ref());
     let waits = each(&args.jobs.names, &notes, |name| {
         let notes = notes.clone();
-        async move { wait(&masters.of(&name)?, &name, (begun, args.timeout), shared, &notes).await }
+        async move {
+            let view = match finder.locate(&name, &notes).await? {
+                Place::Master(client) => wait(&client, &name, (begun, args.timeout), shared).await?,
+                Place::History(past) => {
+                    shared.inspect(|notifier| notifier.tell(None, &past.view));
+                    past.view
+                }
+            };
+            notes.say(&format!("job {name} {}", narrate::closing(&view)));
+            tell_cause(&view, &notes);
+            Ok(view)
+        }
     });
     let outcomes = waits.await;
     if let Some(notifier) = notifier {
@@ -47,13 +71,12 @@ async fn wait_for_all(masters: Masters, args: WaitArgs, mut data: Data, notes: N
     Ok(exit)
 }
 
-/// Waits for the end of a job, and prints its result.
+/// Waits for the end of a job.
 async fn wait(
     client: &MasterClient,
     name: &JobName,
     (begun, timeout): (Instant, Option<Duration>),
     notifier: Option<&Notifier>,
-    notes: &Notes,
 ) -> Result<JobView, Error> {
     let mut view = client.view(name).await?;
     let mut before: Option<JobView> = None;
@@ -72,8 +95,5 @@ async fn wait(
             in_time.map_err(late).map_err(Error::unsuccessful)??;
         }
     }
-    let view = view.as_ended().expect("the wait ends with a result");
-    notes.say(&format!("job {name} {}", narrate::closing(&view)));
-    tell_cause(&view, notes);
-    Ok(view)
+    Ok(view.as_ended().expect("the wait ends with a result"))
 }

@@ -149,8 +149,8 @@ pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Con
     Config { master, ..config.clone() }
 }
 
-/// The local masters that run, sorted by the names of their jobs.
-fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
+/// The local masters that run, sorted by the names of their jobs. Names the files that are ignored.
+pub(crate) fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
     let Found { masters, ignored } = announcement::find(folders);
     for (path, reason) in ignored {
         notes.say(&format!("ignored {}: it {reason}", path.display()));
@@ -218,7 +218,7 @@ mod tests {
 
     fn config(master: MasterChoice, token: Option<&str>) -> Config {
         let token = token.map(|text| text.parse().unwrap());
-        Config { master, token, run_folders: Vec::new(), history: None, image: ImageConfig::default() }
+        Config { master, token, run_folders: Vec::new(), history: None, notify: None, image: ImageConfig::default() }
     }
 
     fn at(url: &str) -> MasterChoice {

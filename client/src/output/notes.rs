@@ -16,6 +16,8 @@ use crate::ending::error::Error;
 #[derive(Clone)]
 pub(crate) struct Notes {
     terminal: bool,
+    /// Whether the progress is shown.
+    redraws: bool,
     colours: Colours,
     pub(super) progress: Progress,
 }
@@ -24,7 +26,10 @@ impl Notes {
     /// The process's stderr.
     pub(crate) fn new() -> Self {
         let stderr = io::stderr();
-        Self { terminal: stderr.is_terminal(), colours: colours_of(&stderr), progress: Progress::new() }
+        let progress = Progress::new();
+        // Not every terminal can redraw lines: for example, one with TERM=dumb cannot.
+        let redraws = stderr.is_terminal() && !progress.is_hidden();
+        Self { terminal: stderr.is_terminal(), redraws, colours: colours_of(&stderr), progress }
     }
 
     /// Prints lines of text. Ignores a failure to write to stderr: it cannot be reported anywhere.
@@ -67,9 +72,9 @@ impl Notes {
         }
     }
 
-    /// Whether stderr is a terminal.
+    /// Whether stderr is a terminal that can redraw lines.
     pub(crate) fn shows_progress(&self) -> bool {
-        self.terminal
+        self.redraws
     }
 
     /// On a terminal, shows the unfinished line that a replica is writing.

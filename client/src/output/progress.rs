@@ -45,6 +45,11 @@ impl Progress {
         Self { screen: MultiProgress::with_draw_target(target), block: Arc::default() }
     }
 
+    /// Whether the terminal cannot show the block.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.screen.is_hidden()
+    }
+
     /// Writes above the block.
     pub(super) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         self.screen.suspend(write)
@@ -55,6 +60,8 @@ impl Progress {
         let mut block = self.block();
         (block.status, block.table, block.unfinished) = Default::default();
         self.draw(&mut block);
+        // The library may have skipped the last draw. If stderr is closed, there is nothing to clear.
+        let _ = self.screen.clear();
     }
 
     /// Shows one step.

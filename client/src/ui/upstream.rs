@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::address::config::{Config, MasterChoice};
 use crate::commands::past;
 use crate::commands::rerun::last_spec;
-use crate::commands::which_master::Masters;
+use crate::commands::which_master::{Masters, running};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::{Notes, differences};
@@ -40,6 +40,7 @@ impl Upstream {
     pub(crate) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
         match &config.master {
             MasterChoice::Local(_) => {
+                running(&config.run_folders, notes);
                 Ok(Self::Local { run_folders: config.run_folders.clone(), history: past::of_user(config) })
             }
             MasterChoice::At(_) | MasterChoice::Kube(_) => Ok(Self::Fixed(Masters::find(verb, config, notes).await?)),
@@ -143,7 +144,8 @@ impl Upstream {
         }
     }
 
-    fn masters(&self) -> Masters {
+    /// The masters to ask now.
+    pub(crate) fn masters(&self) -> Masters {
         match self {
             Self::Fixed(masters) => masters.clone(),
             Self::Local { run_folders, .. } => Masters::running_now(run_folders),
@@ -173,7 +175,8 @@ pub(super) fn path(name: &JobName, uid: &str, is_past: bool) -> String {
     if is_past { format!("history/{uid}") } else { format!("jobs/{name}") }
 }
 
-/// The job that was accepted last before this one, among those with the same source.
+/// The job that was accepted last before this one, among those with the same source. A job with the same name comes
+/// first.
 fn newest_before<'a>(view: &JobView, all: impl Iterator<Item = &'a JobSummary>) -> Option<&'a JobSummary> {
     let (source, accepted) = (view.spec.about.source.as_ref()?, view.times.accepted?);
     let earlier = all.filter(|job| {
@@ -181,5 +184,5 @@ fn newest_before<'a>(view: &JobView, all: impl Iterator<Item = &'a JobSummary>) 
             && job.source.as_ref() == Some(source)
             && job.times.accepted.is_some_and(|at| at <= accepted)
     });
-    earlier.max_by_key(|job| job.times.accepted)
+    earlier.max_by_key(|job| (job.name == view.name, job.times.accepted))
 }

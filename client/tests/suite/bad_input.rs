@@ -149,12 +149,12 @@ fn submit_flags_with_a_verb_are_refused_and_global_flags_are_not() {
 #[test]
 fn verbs_need_a_running_master() {
     let folder = folder_with_script();
-    for verb in ["list", "status x", "logs x", "cancel x"] {
+    for verb in ["get", "status x", "logs x", "cancel x"] {
         let word = verb.split(' ').next().unwrap_or_default();
         refused(folder.path(), verb, &format!("no master is given, but \"{word}\" needs one"));
     }
     let asked = "you have no running local master: a local master ends with its job";
-    refused(folder.path(), "--master local list", asked);
+    refused(folder.path(), "--master local get", asked);
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn a_bad_command_line_has_a_hint_that_fits_the_typed_words() {
         ("-workers 2", "client --help lists flags and verbs"),
         ("-x -- -task", "client --help lists flags and verbs"),
         ("--master 10.0.0.1:31898", "write http://10.0.0.1:31898"),
-        ("list", "give --master URL or set MUSTER_MASTER"),
-        ("--master local list", "run `master --backend process` in another terminal"),
+        ("get", "give --master URL or set MUSTER_MASTER"),
+        ("--master local get", "run `master --backend process` in another terminal"),
     ] {
         let ended = run(folder.path(), &line.split(' ').collect::<Vec<_>>()).expect_code(2);
         ended.expect_stderr(&format!("\nhint: {hint}"));

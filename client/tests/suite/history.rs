@@ -20,7 +20,7 @@ fn user_with_history() -> tempfile::TempDir {
         "name": "letters", "uid": "0b5e", "state": "failed", "now": 9000, "accepted": 1000, "ended": 9000, "starts": [],
         "replicas": [], "spent": {"gathering_ms": 8000},
     });
-    let past = json!({"view": view, "timeline": timeline, "series": {"replicas": []}});
+    let past = json!({"view": view, "timeline": timeline, "series": {"replicas": []}, "last_output": "Traceback\nValueError: no\n"});
     let history = history::History::at(folder.path().join("state/muster/history"));
     history.keep(&serde_json::from_value(past).unwrap()).unwrap();
     std::fs::write(folder.path().join("state/muster/history/0000000000001-digits.1.json"), "{}").unwrap();
@@ -45,5 +45,37 @@ fn a_job_of_an_earlier_local_master_is_shown_from_the_history_of_its_user() {
         shown.expect_stderr("job letters is no longer on record; this is from the history");
         run(&[verb, "digits"]).expect_code(2).expect_stderr("you have no running local master");
     }
-    run(&["list"]).expect_code(2);
+}
+
+#[test]
+fn a_list_without_running_jobs_is_empty_and_counts_the_jobs_that_have_ended() {
+    for master in [&[][..], &["--master", "local"]] {
+        let folder = user_with_history();
+        let run = |arguments: &[&str]| run(folder.path(), &[arguments, master].concat());
+        let listed = run(&["list"]).expect_code(0);
+        assert_eq!(listed.stdout, "NAME  STRATEGY  STATE  REPLICAS  TIME  RESULT\n");
+        listed.expect_stderr("no job runs; client list --all").expect_stderr(" shows 1 that has ended");
+        assert_eq!(run(&["list", "-o", "json"]).expect_code(0).stdout, "{\n  \"jobs\": []\n}\n");
+        assert_eq!(run(&["top"]).expect_code(0).stdout, "no job runs\n");
+    }
+}
+
+#[test]
+fn verbs_find_a_local_job_that_has_ended_in_the_history() {
+    let folder = user_with_history();
+    let run = |arguments: &[&str]| run(folder.path(), arguments);
+    run(&["wait", "letters"]).expect_code(1).expect_stderr("job letters failed after 8.0 s: the job exceeded");
+    let waited = run(&["wait", "letters", "-o", "json"]).expect_code(1);
+    assert!(waited.stdout.contains("\"state\": \"failed\""), "{}", waited.stdout);
+    run(&["cancel", "letters"]).expect_code(0).expect_stderr("job letters has already ended (failed)");
+    let logs = run(&["logs", "letters"]).expect_code(0).expect_stderr("the history keeps the end of its output");
+    assert_eq!(logs.stdout, "Traceback\nValueError: no\n");
+    assert!(run(&["top", "letters"]).expect_code(0).stdout.starts_with("letters is failed\n"));
+    for verb in ["stacks", "suspend", "delete"] {
+        let refused = run(&[verb, "letters"]).expect_code(2);
+        refused.expect_stderr("error: job letters has ended (failed)").expect_stderr("hint: client why letters");
+    }
+    for verb in ["stacks", "wait", "logs", "cancel", "top"] {
+        run(&[verb, "digits"]).expect_code(2).expect_stderr("no master is given");
+    }
 }

@@ -81,6 +81,28 @@ fn top_renews_its_table_in_place_until_an_interrupt() {
         screen.matches("MS/STEP").count() == 1 && screen.matches("digits").count() == 1
     });
     drop(interrupt(child, Signal::INT));
+    until("the table is gone as a whole", || terminal.screen().is_empty());
+}
+
+#[test]
+fn top_says_since_when_its_table_is_not_up_to_date() {
+    let away = vec!["GET /v1/jobs"; 20];
+    let master = FakeMaster::start(Script { views: vec![running("digits")], ..Script::default() });
+    let (terminal, child) = Terminal::start(&mut master.client(folder_with_script().path(), &["top"]));
+    terminal.until_shown("digits");
+    master.go_away(away);
+    terminal.until_shown("not up to date since ");
+    assert!(terminal.screen().contains("away for a moment") && terminal.screen().contains("digits"));
+    drop(interrupt(child, Signal::INT));
+}
+
+#[test]
+fn top_prints_its_table_once_on_a_terminal_that_cannot_redraw_lines() {
+    let master = serving(running("digits"), vec![]);
+    let folder = folder_with_script();
+    let (terminal, child) = Terminal::start(master.client(folder.path(), &["top"]).env("TERM", "dumb"));
+    terminal.until_shown("digits  running");
+    finish(child).expect_code(0);
 }
 
 #[test]

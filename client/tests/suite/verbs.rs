@@ -326,4 +326,16 @@ fn wait_posts_the_restarts_and_the_end_of_a_job() {
     let ended = master.run(&["wait", "digits", "--notify", &secret]).expect_code(0);
     assert!(!ended.stderr.contains("T0KEN"), "{}", ended.stderr);
     ended.expect_stderr("cannot post to the address of --notify: ");
+    let folder = folder_with_script();
+    std::fs::write(folder.path().join("hook"), format!("{url}\n")).unwrap();
+    let posts = || posted.lock().unwrap().len();
+    let before = posts();
+    master.run_in(folder.path(), &["wait", "digits", "--notify-file", "hook"]).expect_code(0);
+    let from_environment = master.client(folder.path(), &["wait", "digits"]).env("MUSTER_NOTIFY", &url).spawn();
+    finish(from_environment.unwrap()).expect_code(0);
+    assert_eq!(posts(), before + 2, "one post for each way to name the address");
+    std::fs::write(folder.path().join("hook"), "T0KEN").unwrap();
+    let refused = master.run_in(folder.path(), &["wait", "digits", "--notify-file", "hook"]).expect_code(2);
+    assert!(!refused.stderr.contains("T0KEN"), "{}", refused.stderr);
+    refused.expect_stderr("hook: use an address that begins with http:// or https://");
 }

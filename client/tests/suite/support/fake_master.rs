@@ -173,6 +173,11 @@ impl FakeMaster {
         files.map(|file| (file.path.to_string(), text(&file.sha256))).collect()
     }
 
+    /// From now on, answers 503 once to each of these requests.
+    pub(crate) fn go_away(&self, requests: Vec<&'static str>) {
+        self.answering.lock().unwrap().script.away = requests;
+    }
+
     /// Sends the views that a master without the job's code has held back.
     pub(crate) fn go_on(&self) {
         self.answering.lock().unwrap().script.loses_code = false;

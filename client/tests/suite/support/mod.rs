@@ -69,7 +69,15 @@ pub(crate) fn client(folder: &Path) -> Command {
 /// A command in a folder, without Muster's variables and without a terminal.
 pub(crate) fn command(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
-    for name in ["MUSTER_MASTER", "MUSTER_TOKEN", "MUSTER_LOAD", "MUSTER_LOAD_CLUSTER", "NO_COLOR", "CLICOLOR_FORCE"] {
+    for name in [
+        "MUSTER_MASTER",
+        "MUSTER_TOKEN",
+        "MUSTER_NOTIFY",
+        "MUSTER_LOAD",
+        "MUSTER_LOAD_CLUSTER",
+        "NO_COLOR",
+        "CLICOLOR_FORCE",
+    ] {
         command.env_remove(name);
     }
     // Tests must not see each other's local masters, or the user's.

@@ -38,7 +38,10 @@ impl Terminal {
             ioctl_tiocgptpeer(&terminal, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         tcsetwinsize(&program, size).unwrap();
         let end = || program.as_fd().try_clone_to_owned().unwrap();
-        let child = command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm").spawn().unwrap();
+        if command.get_envs().all(|(name, _)| name != "TERM") {
+            command.env("TERM", "xterm");
+        }
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         // Closes the command's handles of the terminal. Otherwise the reader would never see the end of the output.
         command
             .stdin(std::process::Stdio::null())
