@@ -179,10 +179,12 @@ struct Message<'a> {
     title: &'a str,
     text: &'a str,
     hint: &'a str,
+    /// The relative path up to the list.
+    up: &'a str,
 }
 
 /// A page that only says something. `up` leads to the list.
 pub(super) fn message(up: &str, at: &str, title: &str, text: &str, hint: &str) -> String {
     let frame = Page { up, title, place: at, ..Page::default() };
-    page(frame, &Message { title, text: &plain(text), hint: &plain(hint) })
+    page(frame, &Message { title, text: &plain(text), hint: &plain(hint), up })
 }

@@ -20,6 +20,9 @@ use crate::output::{
 /// Number of replicas on one page.
 pub(super) const ROWS_MAX: usize = 100;
 
+/// Digits of a code's id that the page shows. They are enough to tell two codes apart.
+const CODE_DIGITS: usize = 12;
+
 /// What a feed knows.
 pub(super) struct Known {
     pub(super) content: Content,
@@ -284,7 +287,8 @@ struct Facts {
 /// The facts of `status` that no other part of the page shows.
 fn facts(JobShown { view, series, .. }: &JobShown, now: UnixMillis) -> Vec<(&'static str, String)> {
     let facts = status_facts(view, Some(&series.tail()), now).into_iter();
-    let elsewhere = ["job", "asked for", "state", "result", "failed", ""];
+    // The timeline shows the starts.
+    let elsewhere = ["job", "asked for", "state", "generation", "result", "failed", ""];
     facts.filter(|(label, _)| !elsewhere.contains(label)).map(|(label, value)| (label, plain(&value))).collect()
 }
 
@@ -397,7 +401,8 @@ fn facts_of_run(spec: &JobSpec, view: &JobView) -> Vec<(&'static str, String)> {
     facts.extend(spec.image.as_ref().map(|image| ("image", image.to_string())));
     facts
         .extend(view.folder.as_ref().or(spec.work_dir.as_ref()).map(|folder| ("folder", folder.display().to_string())));
-    facts.extend(view.code.map(|code| ("code", code.to_string())));
+    let code = view.code.map(|code| code.to_string().chars().take(CODE_DIGITS).collect());
+    facts.extend(code.map(|code| ("code", code)));
     facts.extend(spec.about.commit.as_ref().map(|commit| ("commit", commit.clone())));
     facts.extend((view.pushes > 0).then(|| ("pushes", view.pushes.to_string())));
     facts.extend((!names.is_empty()).then(|| ("variables", names.join(", "))));

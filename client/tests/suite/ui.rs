@@ -362,6 +362,28 @@ fn the_page_shows_how_a_job_differs_from_the_run_before() {
 }
 
 #[test]
+fn a_run_is_compared_with_the_earlier_run_of_its_own_name() {
+    let run = |name: &str, uid: &str, accepted: u64| {
+        let mut view = serde_json::to_value(failed(name)).unwrap();
+        view["uid"] = json!(uid);
+        view["times"]["accepted"] = json!(accepted);
+        view["spec"]["about"] = json!({"source": "/home/me/train.py"});
+        view["code"] = json!("50db9c5e".repeat(8));
+        serde_json::from_value::<JobView>(view).unwrap()
+    };
+    let mut same_name = past();
+    same_name.view = run("digits", "0b5e", 1);
+    let views = vec![run("batches", "uid-2", 2), run("digits", "uid-3", 3)];
+    let page = Page::of(&LiveMaster::start(Jobs { views, past: vec![same_name], ..Jobs::default() }));
+    let body = || page.get("jobs/digits").body;
+    until("the earlier run is known", || body().contains("the run before, <a href=\"../history/0b5e\">digits</a>"));
+    let body = body();
+    assert!(body.contains("<dd>50db9c5e50db</dd>"), "{body}");
+    assert!(!body.contains("<dt>generation</dt>"), "{body}");
+    assert!(page.get("jobs/none").body.contains("<a href=\"../\">All jobs</a>"));
+}
+
+#[test]
 fn a_job_that_was_deleted_moves_to_the_history_in_an_open_list() {
     let master = with_running_job();
     let page = Page::of(&master);

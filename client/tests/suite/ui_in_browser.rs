@@ -79,6 +79,18 @@ fn each_page_fits_and_is_readable_in_both_themes_and_at_all_widths() {
             }
         }
     }
+    browser.look(360, "light");
+    browser.open(&page.address);
+    let rows = "[...document.querySelectorAll('#jobs tbody tr')].map((row) => row.getBoundingClientRect().height)";
+    let heights: Vec<f64> = serde_json::from_value(browser.run(&format!("return {rows}"))).unwrap();
+    assert!(heights.len() == 3 && heights.iter().all(|height| *height < 90.0), "{heights:?}");
+    let hidden = "return [...document.querySelectorAll('#jobs td')].filter((it) => it.getBoundingClientRect().right > innerWidth).length";
+    assert_eq!(browser.run(hidden), 0, "each cell is within the window");
+    browser.open(&format!("{}jobs/digits", page.address));
+    let ground = |verb: &str| {
+        browser.run(&format!("return getComputedStyle(document.querySelector('a.{verb}')).backgroundColor"))
+    };
+    assert_ne!(ground("cancel"), ground("delete"), "the two buttons look alike");
     let grounds = ["light", "dark"].map(|theme| {
         browser.look(1600, theme);
         browser.run("return getComputedStyle(document.documentElement).backgroundColor")
