@@ -15,9 +15,9 @@
 //! - `work/JOB.UID/`: the working directory of a job that brings its code, with what its scripts have written.
 //! - `token`, `master.log`: the token of a local master, and its log.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{DirBuilder, File, Permissions, TryLockError, set_permissions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -25,6 +25,8 @@ use anyhow::{Context, bail};
 use super::files::unless_absent;
 
 const OWN_FOLDERS: [&str; 6] = ["code", "history", "logs", "machines", "pods", "work"];
+/// The permissions of users other than the owner.
+const OTHERS: u32 = 0o077;
 const OWN_FILES: [&str; 7] =
     ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
 
@@ -71,6 +73,7 @@ impl StateDir {
             lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
         written.with_context(|| format!("write the lock file of the state directory {shown} (--state-dir)"))?;
         let path = path.canonicalize().context("resolve the state directory")?;
+        keep_private(&path).with_context(|| format!("keep other users out of the state directory {shown}"))?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -119,4 +122,24 @@ impl StateDir {
     pub(crate) fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }
+}
+
+/// If other users may enter the folder, which someone else has created, keeps them out of the master's own files and
+/// folders there.
+fn keep_private(path: &Path) -> std::io::Result<()> {
+    let is_private = |path: &Path| path.metadata().map(|found| found.mode() & OTHERS == 0);
+    if is_private(path)? {
+        return Ok(());
+    }
+    for name in OWN_FOLDERS {
+        let folder = path.join(name);
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        if !is_private(&folder)? {
+            set_permissions(&folder, Permissions::from_mode(0o700))?;
+        }
+    }
+    for name in OWN_FILES {
+        unless_absent(set_permissions(path.join(name), Permissions::from_mode(0o600)))?;
+    }
+    Ok(())
 }

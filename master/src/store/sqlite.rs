@@ -1,6 +1,8 @@
 //! Stores records in one SQLite file, for the back ends process and joined. A crash loses no record.
 
 use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError::Unavailable`] if the file cannot be read or written, or is not a database.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        // Records contain the variables of jobs. SQLite gives its other files the mode of this one.
+        File::options().append(true).create(true).mode(0o600).open(path).map_err(unavailable)?;
         let connection = Connection::open(path).map_err(unavailable)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(unavailable)?;
         // With FULL, a commit is on disk when the call returns, so a power failure loses no accepted submit. NORMAL is
