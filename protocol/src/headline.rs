@@ -44,36 +44,3 @@ fn is_library(path: &str) -> bool {
     path.starts_with('<')
         || ["/site-packages/", "/dist-packages/", "/lib/python"].iter().any(|part| path.contains(part))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::UnixMillis;
-
-    fn headline(outcome: ExitOutcome, exception: &str, stderr: &str) -> String {
-        let exit = ExitReport::new(outcome, UnixMillis(0));
-        of(&ExitReport { exception: Some(exception.to_owned()), stderr_tail: stderr.to_owned(), ..exit })
-    }
-
-    #[test]
-    fn the_headline_names_the_line_of_the_script_and_not_of_a_library() {
-        let stack = "Traceback (most recent call last):\n  File \"/w/other.py\", line 1, in <module>\nKeyError: 1\n\n\
-             During handling of the above exception, another exception occurred:\n\n\
-             Traceback (most recent call last):\n  File \"/w/train.py\", line 73, in <module>\n    fit()\n  \
-             File \"/usr/lib/python3.11/site-packages/keras/m.py\", line 9, in fit\n    raise\n\
-             ValueError: no\nmore text\n";
-        let code = ExitOutcome::Code(1);
-        assert_eq!(headline(code.clone(), "ValueError: no", stack), ": ValueError: no (train.py:73)");
-        assert_eq!(headline(code.clone(), "ValueError: no", "ValueError: no\n"), ": ValueError: no");
-        let only_library = "  File \"/opt/site-packages/a.py\", line 4, in f\nOSError: full\n";
-        assert_eq!(headline(code.clone(), "OSError: full", only_library), ": OSError: full (a.py:4)");
-        let long = format!("ValueError: {}", "x".repeat(500));
-        let said = headline(code, &long, "");
-        assert!(said.starts_with(": ValueError: xxx") && said.ends_with("x…") && said.len() < 210, "{said}");
-    }
-
-    #[test]
-    fn a_signal_is_the_headline_of_a_script_that_has_printed_an_exception_before() {
-        assert_eq!(headline(ExitOutcome::Signal(9), "ValueError: no", ""), " was killed by signal 9 (SIGKILL)");
-    }
-}

@@ -3,7 +3,7 @@
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobView};
 
-use super::past::{Finder, Place};
+use super::finder::{Finder, Place};
 use super::several;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;

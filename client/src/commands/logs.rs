@@ -11,8 +11,8 @@ use protocol::output::{LogLine, is_of_earlier_master};
 use protocol::view::{JobResult, JobView};
 use tokio::sync::watch;
 
+use super::finder::{Finder, Place};
 use super::leaving::{Stage, unless_interrupted};
-use super::past::{Finder, Place};
 use crate::args::{Format, LogsArgs};
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;

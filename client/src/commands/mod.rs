@@ -10,6 +10,7 @@ mod delete;
 mod doctor;
 mod dry_run;
 mod env;
+mod finder;
 mod in_place;
 mod install;
 mod leaving;
@@ -42,7 +43,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::ids::{JobName, UnixMillis};
 
-use self::past::Finder;
+use self::finder::Finder;
 use self::which_master::Masters;
 use crate::address::config::Config;
 use crate::args::{ConnectionArgs, NameArg, SubmitArgs, Verb};

@@ -17,8 +17,6 @@ use crate::address::config::{Config, MasterChoice};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
-use crate::output::command_line::command;
-use crate::ui::upstream::Upstream;
 
 /// Maximum time from a job's end until its local master has written the job to the history, and the pause between two
 /// requests for the job.
@@ -40,54 +38,6 @@ impl Seen {
             Self::Past(past) => &past.view,
         }
     }
-}
-
-/// Finds jobs for one verb: at the masters, or in the history of this user.
-pub(super) struct Finder {
-    verb: &'static str,
-    config: Config,
-    pub(super) upstream: Upstream,
-}
-
-/// Where a verb finds a job.
-pub(super) enum Place {
-    /// This master may have the job.
-    Master(MasterClient),
-    /// The job was at a local master and has ended.
-    History(Box<PastJob>),
-}
-
-impl Finder {
-    pub(super) async fn new(verb: &'static str, config: Config, notes: &Notes) -> Result<Self, Error> {
-        let upstream = Upstream::find(verb, &config, notes).await?;
-        Ok(Self { verb, config, upstream })
-    }
-
-    /// The place of the job with this name.
-    pub(super) async fn locate(&self, name: &JobName, notes: &Notes) -> Result<Place, Error> {
-        if self.upstream.may_have(name) {
-            return self.upstream.of(name).map(Place::Master);
-        }
-        if let Some(uid) = self.upstream.newest_past(name).await {
-            return Ok(Place::History(Box::new(self.upstream.past_job(&uid).await?)));
-        }
-        // No local master has the job. This gives the error that says so.
-        Masters::find(self.verb, &self.config, notes).await?.of(name).map(Place::Master)
-    }
-
-    /// The master of the job, for a verb without a meaning for a job that has ended.
-    pub(super) async fn on_record(&self, name: &JobName, notes: &Notes) -> Result<MasterClient, Error> {
-        match self.locate(name, notes).await? {
-            Place::Master(client) => Ok(client),
-            Place::History(past) => Err(has_ended(&past.view)),
-        }
-    }
-}
-
-/// The error of a verb whose job has ended together with its local master.
-pub(super) fn has_ended(view: &JobView) -> Error {
-    let ended = format!("job {} has ended ({}), and its local master too", view.name, view.state);
-    Error::input(ended).hint(command(&format!("why {}", view.name)))
 }
 
 /// The job with this name. If it is not on record, the newest job with this name in the history.

@@ -8,8 +8,8 @@ use protocol::progress::JobSeries;
 use protocol::view::JobSummary;
 use tokio::time::sleep;
 
+use super::finder::{Finder, Place};
 use super::now;
-use super::past::{Finder, Place};
 use crate::args::TopArgs;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;

@@ -6,9 +6,9 @@ use protocol::ids::JobName;
 use protocol::view::JobView;
 use serde_json::json;
 
+use super::finder::{Finder, Place};
 use super::leaving::{Stage, unless_interrupted};
 use super::notify::{self, Notifier};
-use super::past::{Finder, Place};
 use super::several::{Outcomes, distinct, each};
 use crate::address::config::Config;
 use crate::args::{Format, WaitArgs};

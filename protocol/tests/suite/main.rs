@@ -8,6 +8,7 @@ mod common;
 mod dry_run;
 mod duration;
 mod group;
+mod headline;
 mod history;
 mod ids;
 mod image;
