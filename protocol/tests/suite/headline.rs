@@ -7,7 +7,7 @@ use protocol::ids::UnixMillis;
 fn headline(outcome: ExitOutcome, exception: &str, stderr: &str) -> String {
     let exit = ExitReport::new(outcome, UnixMillis(0));
     let exit = ExitReport { exception: Some(exception.to_owned()), stderr_tail: stderr.to_owned(), ..exit };
-    Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit }.to_string()
+    Failure::ReplicaExited { replica: "worker-1".parse().expect("not a replica"), exit }.to_string()
 }
 
 #[test]
