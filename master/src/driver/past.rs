@@ -2,7 +2,6 @@
 //! handle events while the task reads long output. If the file cannot be written, the driver tries again before it deletes
 //! the record. If that fails too, only the history lacks the job.
 
-use std::io;
 use std::sync::Arc;
 
 use protocol::history::{LAST_OUTPUT_BYTES, PastJob};
@@ -66,16 +65,19 @@ pub(super) struct Unwritten {
 impl Unwritten {
     /// Writes the job's file. Returns itself if that fails.
     async fn write(self: Box<Self>) -> Option<Box<Self>> {
-        let (history, job) = (self.context.history.clone(), self.job.clone());
-        let written = spawn_blocking(move || history.keep(&job)).await;
-        match written.map_err(io::Error::from).flatten() {
-            Ok(()) => {
-                self.kept.series.move_to_history();
+        let write = move || (self.context.history.keep(&self.job), self);
+        match spawn_blocking(write).await {
+            Ok((Ok(()), written)) => {
+                written.kept.series.move_to_history();
                 None
             }
-            Err(error) => {
-                warn!(job = %self.job.view.name, %error, "could not keep the job in the history");
-                Some(self)
+            Ok((Err(error), unwritten)) => {
+                warn!(job = %unwritten.job.view.name, %error, "could not keep the job in the history");
+                Some(unwritten)
+            }
+            Err(failure) => {
+                warn!(%failure, "the thread that keeps a job in the history panicked");
+                None
             }
         }
     }
