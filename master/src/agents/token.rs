@@ -2,13 +2,14 @@
 //! job's uid, so it is not stored. A pod only gets the token's SHA-256, so the pod's environment contains no secret.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
+
+use crate::host::files::put;
 
 /// Minimum characters of a key in a file.
 const KEY_LENGTH_MIN: usize = 32;
@@ -74,13 +75,10 @@ impl AgentKey {
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
             let key = hex::encode(Self::random().secret);
-            // Because of the rename, the file never contains only a part of a key.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
-            let written = opened.and_then(|mut file| file.write_all(key.as_bytes()).and_then(|()| file.sync_all()));
-            written
-                .and_then(|()| std::fs::rename(&unfinished, file))
-                .with_context(|| format!("write the agents' key {}", file.display()))?;
+            let written = opened.and_then(|opened| put(key.as_bytes(), (opened, &unfinished), file));
+            written.with_context(|| format!("write the agents' key {}", file.display()))?;
         }
         Self::read(file)
     }

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::str::FromStr;
 use std::time::SystemTime;
 
 use protocol::code::{CodeId, Manifest, Sha256};
 
-use crate::host::files::{if_there, sync, unless_absent};
+use crate::host::files::{if_there, put, sync_folder, unless_absent};
 
 /// Sizes of files are rounded up to a multiple of this many bytes. So the limit of all code also limits the number of
 /// files.
@@ -80,11 +79,8 @@ impl Disk {
 
     pub(super) fn keep_manifest(&self, id: CodeId, text: &[u8]) -> io::Result<()> {
         let new = self.uploads.join(uuid::Uuid::new_v4().to_string());
-        fs::write(&new, text)
-            .and_then(|()| sync(slice::from_ref(&new)))
-            .inspect_err(|_| drop(fs::remove_file(&new)))?;
-        fs::rename(new, self.manifest_path(id))?;
-        sync(slice::from_ref(&self.manifests))
+        let kept = put(text, (File::create(&new)?, &new), &self.manifest_path(id));
+        kept.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
     pub(super) fn remove_manifest(&self, id: CodeId) -> io::Result<()> {
@@ -140,7 +136,7 @@ impl Disk {
 
     /// Returns when the moves of blobs are on the disk.
     pub(super) fn sync_blobs(&self) -> io::Result<()> {
-        sync(slice::from_ref(&self.blobs))
+        sync_folder(&self.blobs)
     }
 
     pub(super) fn remove_blobs_except(&self, named: &BTreeMap<Sha256, u64>) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Files and folders that may be absent, and that must outlive a power failure.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -36,7 +36,21 @@ pub(crate) fn lacks_room(error: &io::Error) -> bool {
     is_full || errno.is_some_and(|errno| [Errno::AGAIN, Errno::MFILE, Errno::NFILE].contains(&errno))
 }
 
-/// Returns when these files and folders are on the disk. A rename is on the disk when its folder is.
+/// Writes the new file `unfinished`, and moves it to `path`. Returns when both are on the disk. So the file `path` never has
+/// only a part of the content, even after a power failure.
+pub(crate) fn put(content: &[u8], (mut file, unfinished): (File, &Path), path: &Path) -> io::Result<()> {
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(unfinished, path)?;
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Returns when the renames in this folder are on the disk.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Returns when these files are on the disk.
 pub(crate) fn sync(paths: &[PathBuf]) -> io::Result<()> {
     let each = |paths: &[PathBuf]| paths.iter().try_for_each(|path| File::open(path)?.sync_all());
     thread::scope(|scope| {

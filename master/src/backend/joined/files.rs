@@ -3,7 +3,7 @@
 //! script.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use job::key::JobKey;
@@ -11,7 +11,7 @@ use protocol::ids::ReplicaId;
 use protocol::join::JoinRequest;
 use tracing::warn;
 
-use crate::host::files::names_in;
+use crate::host::files::{names_in, put};
 
 /// The folder of all messages.
 #[derive(Debug)]
@@ -52,11 +52,7 @@ impl Files {
         let folder = self.folder(job);
         fs::create_dir_all(&folder)?;
         let unfinished = path.with_extension("new");
-        let mut file = File::create(&unfinished)?;
-        file.write_all(&serde_json::to_vec(message)?)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &path)?;
-        File::open(&folder)?.sync_all()
+        put(&serde_json::to_vec(message)?, (File::create(&unfinished)?, &unfinished), &path)
     }
 
     /// Removes a message, and then the job's folder if the folder is empty.
