@@ -111,7 +111,7 @@ impl CodeFolder {
             self.incoming = None;
             return Ok(MissingBlobs::default());
         }
-        if self.placed.is_none() && self.lies_here(id) {
+        if self.placed.is_none() && self.has_all_of(self.earlier().as_ref(), id) {
             (self.placed, self.incoming, self.staged) = (Some(Code { id, manifest: Arc::new(manifest) }), None, None);
             return Ok(MissingBlobs::default());
         }
@@ -167,7 +167,7 @@ impl CodeFolder {
     /// both, even if this agent is killed.
     fn replace(&self, Code { id, manifest: new }: &Code) -> Result<Vec<String>, CodeError> {
         let (staged, earlier) = (self.folder("staged"), self.earlier());
-        if self.lies_here(*id) {
+        if self.has_all_of(earlier.as_ref(), *id) {
             fs::remove_dir_all(staged)?;
             return Ok(vec![]);
         }
@@ -204,11 +204,11 @@ impl CodeFolder {
         }
     }
 
-    /// Whether this code is in the working directory already. Files that a script has changed since then stay as they
-    /// are.
-    fn lies_here(&self, id: CodeId) -> bool {
-        let code = self.earlier().filter(|placed| placed.is(id)).and_then(|placed| placed.code);
-        code.is_some_and(|code| has_all_files(&self.work_dir, &code))
+    /// Whether this code is in the working directory already, if the record is `placed`. Files that a script has changed
+    /// since then stay as they are.
+    fn has_all_of(&self, placed: Option<&PlacedCode>, id: CodeId) -> bool {
+        let code = placed.filter(|placed| placed.is(id)).and_then(|placed| placed.code.as_ref());
+        code.is_some_and(|code| has_all_files(&self.work_dir, code))
     }
 
     /// Finds the files of this code: at their paths in the working directory, or in the folder for staged code. Reads
