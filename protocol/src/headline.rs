@@ -3,8 +3,8 @@
 use crate::agent::{ExitOutcome, ExitReport};
 use crate::text;
 
-/// The line before the stack of an exception (Python's `traceback` module).
-const TRACEBACK: &str = "Traceback (most recent call last):";
+/// The line before the stack of an uncaught exception (Python's `traceback` module).
+pub const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// Maximum bytes of the exception in a headline, as JSON, so that the headline fits into a table.
 const EXCEPTION_JSON_BYTES: usize = 200;

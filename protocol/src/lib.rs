@@ -19,7 +19,7 @@ pub mod error;
 pub mod expansion;
 pub mod failure;
 pub mod group;
-mod headline;
+pub mod headline;
 pub mod history;
 pub mod ids;
 pub mod image;

@@ -1,7 +1,6 @@
 //! Finds the exception that ended a Python script, in the script's stderr.
 
-/// The line before the stack of an uncaught exception (Python's `traceback` module).
-const TRACEBACK: &str = "Traceback (most recent call last):";
+use protocol::headline::TRACEBACK;
 
 /// The beginning of the line before the traceback of an ignored exception, for example in `__del__`. Such a traceback
 /// is often the last traceback on stderr.
