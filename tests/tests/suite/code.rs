@@ -1,7 +1,7 @@
 //! Tests of jobs that bring their code, and of pushes of new code. The pods are processes.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use e2e::code::submit_with_code;
 use e2e::processes::signal;
@@ -73,6 +73,11 @@ fn source(stage: &Stage) -> PathBuf {
     folder
 }
 
+/// Writes the script of the code in this folder.
+fn write(folder: &Path, text: &str) {
+    fs::write(folder.join("train.py"), text).expect("cannot write the script");
+}
+
 /// Submits a job of two workers with this name, which runs a copy of `src/train.py` in the background.
 fn submit(stage: &Stage, name: &str, flags: &[&str]) {
     let line = ["src/train.py", "--code", "src", "--snapshot", "--worker-num", "2", "--task", name, "-d"];
@@ -100,8 +105,7 @@ fn pods(view: &JobView) -> Vec<Option<String>> {
 fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     let stage = Stage::new(Place::Processes, "");
     let folder = source(&stage);
-    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
-    write(&endless(1));
+    write(&folder, &endless(1));
     submit(&stage, "pushed", &[]);
     let prints = |line: &str| {
         let count = || stage.verb(&["logs", "pushed"]).code(0).stdout.matches(line).count();
@@ -109,9 +113,9 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     };
     prints("number 1 0");
     stage.verb(&["push", "pushed", "src"]).code(0).says(&["job pushed has this code already"]);
-    write("print(\n");
+    write(&folder, "print(\n");
     stage.verb(&["push", "pushed", "src"]).code(2).says(&["does not parse", "train.py, line 1"]);
-    write(&endless(2));
+    write(&folder, &endless(2));
     let before = pods(&stage.status("pushed"));
     stage
         .verb(&["push", "pushed", "src"])
@@ -129,11 +133,10 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
 fn a_script_that_does_not_parse_replaces_no_job() {
     let stage = Stage::new(Place::Processes, "");
     let folder = source(&stage);
-    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
-    write(&endless(1));
+    write(&folder, &endless(1));
     submit(&stage, "kept", &[]);
     let before = stage.status("kept").uid;
-    write("def broken(:\n");
+    write(&folder, "def broken(:\n");
     let (sent, in_place) = (["--snapshot"].as_slice(), [].as_slice());
     for (place, flags) in [(sent, ["-d"].as_slice()), (sent, &[]), (sent, &["--dry-run=server"]), (in_place, &["-d"])] {
         let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "kept", "--replace"];
@@ -171,8 +174,7 @@ fn a_rerun_of_a_job_whose_code_is_lost_is_refused_and_deletes_nothing() {
 fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let stage = Stage::new(Place::Processes, "");
     let folder = source(&stage);
-    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
-    write("raise ValueError('first')\n");
+    write(&folder, "raise ValueError('first')\n");
     submit(&stage, "mended", &["--on-failure", "wait"]);
     let output = stage.follow("mended");
     output.until_said("the job waits 10 min for new code; to send the code: client push mended");
@@ -181,10 +183,10 @@ fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let why = stage.verb(&["why", "mended"]).code(0).stdout;
     assert!(why.starts_with("job mended is halted") && why.contains("ValueError: first"), "{why}");
     let before = pods(&stage.status("mended"));
-    write("raise ValueError('second')\n");
+    write(&folder, "raise ValueError('second')\n");
     let watch = watch(&stage, "mended");
     watch.until_said("(start 1.2)");
-    write(&endless(3));
+    write(&folder, &endless(3));
     output.until_printed(2, "number 3 2");
     let view = stage.status("mended");
     assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 2));

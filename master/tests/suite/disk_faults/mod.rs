@@ -4,7 +4,6 @@
 mod disk;
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::{StreamExt, future, stream};
@@ -208,9 +207,7 @@ impl Site {
 
 /// A master whose state directory is on the disk. `None` if the master refuses to start.
 fn serving(folders: &Folders, disk: &Disk) -> Option<Master> {
-    let mut command = disk.enter(&folders.command());
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    Folders::serving(&mut command).ok()
+    Folders::serving(&mut disk.enter(&folders.command())).ok()
 }
 
 /// Runs one case. Panics if the master breaks a promise.

@@ -62,7 +62,6 @@ impl Folders {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]);
         shell.arg(command.get_program()).args(command.get_args()).current_dir(self.work.path());
-        shell.stdin(Stdio::null()).stdout(Stdio::piped());
         Self::serving(&mut shell).expect("the master has died before it served")
     }
 
@@ -73,8 +72,8 @@ impl Folders {
 
     /// Starts this master. If the master dies before it serves, the error is the signal that ended it.
     pub(crate) fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
-        let mut child =
-            command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("cannot start the program");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.args(["--listen", "127.0.0.1:0"]).spawn().expect("cannot start the program");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("no pipe");
         BufReader::new(stdout).read_line(&mut line).expect("the master's first line cannot be read");
