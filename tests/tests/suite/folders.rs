@@ -1,6 +1,6 @@
 //! What differs between a job in place, a job with `--snapshot`, and a job of another user's master: the first two columns
-//! of the table in docs/guides/code.md. The column of pods is tested with the agent. The column of joined machines has no
-//! test yet.
+//! of the table in docs/guides/code.md. The column of pods is tested with the agent, the column of joined
+//! machines with the machines.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

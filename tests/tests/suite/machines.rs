@@ -2,6 +2,7 @@
 //! address.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use e2e::processes::signal;
@@ -161,4 +162,48 @@ fn machines_join_a_job_that_a_client_has_submitted() {
     for machine in machines {
         machine.ended();
     }
+}
+
+/// Prints the files of all ranks, and writes its process id to its own. Then waits like [`TRAIN`].
+const PARTS: &str = "import os, sys, time\n\
+                     print('parts', *sorted(name for name in os.listdir() if name.startswith('part-')), flush=True)\n\
+                     open('part-' + os.environ['RANK'], 'w').write(str(os.getpid()))\n\
+                     while not os.path.exists('code'): time.sleep(0.05)\n\
+                     sys.exit(int(open('code').read()))\n";
+
+/// The column "joined machines" of the table in `docs/guides/code.md`.
+#[test]
+fn what_scripts_write_stays_in_the_folders_of_their_agents_and_a_push_sends_nothing() {
+    let scene = Scene::new(PARTS);
+    let mut master = Master::start(scene.path(), &JOINED, &[]);
+    let client = |url: &str, args: &[&str]| {
+        Finished::of(scene.client(&[&["--master", url], args].concat()).env("MUSTER_TOKEN", TOKEN)).code(0)
+    };
+    let agents = [2, 3].map(|number| Running::of(&mut agent(&scene, &master, number, &["--worker-num", "2"])));
+    let both = ["worker-0", "worker-1"];
+    let mut view = until_running(&scene, &master, &both, None);
+    let parts = ["part-0", "part-1"].map(|name| scene.path().join(name));
+    let id_in = |part: &Path| fs::read_to_string(part).ok()?.parse::<u32>().ok();
+    let ids = within("both ranks write", || id_in(&parts[0]).zip(id_in(&parts[1])), String::new);
+
+    signal(ids.1, Signal::KILL);
+    view = until_running(&scene, &master, &both, Some(&view));
+    agents.iter().for_each(|agent| agent.until_printed(1, "parts part-0 part-1"));
+    client(&master.url, &["suspend", "digits"]);
+    client(&master.url, &["resume", "digits"]);
+    view = until_running(&scene, &master, &both, Some(&view));
+    agents.iter().for_each(|agent| agent.until_printed(2, "parts part-0 part-1"));
+    master.kill();
+    master.follow_up(&JOINED);
+    until_running(&scene, &master, &both, None);
+
+    fs::write(scene.path().join("exec.py"), format!("print('edited')\n{PARTS}")).expect("cannot write the script");
+    let pushed = client(&master.url, &["push", "digits"]);
+    assert!(!pushed.stderr.contains("code of"), "{}", pushed.stderr);
+    until_running(&scene, &master, &both, Some(&view));
+    agents.iter().for_each(|agent| agent.until_printed(1, "edited"));
+    fs::write(scene.path().join("code"), "0").expect("cannot write the file");
+    agents.into_iter().for_each(|agent| drop(agent.ended().code(0)));
+    client(&master.url, &["delete", "digits"]);
+    assert!(parts.iter().all(|part| part.exists()), "a file of a script is deleted");
 }
