@@ -64,7 +64,7 @@ strings! {
     CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or .., and the first \
         part is not .muster",
         relative_path!(), "src/train.py";
-    ScriptPath: "Relative path of the script, with the rules of a CodePath. It does not begin with -",
+    ScriptPath: "Path of the script, with the rules of a CodePath. It does not begin with -. For a job in place, it may be absolute",
         relative_path!(), "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^(\\[[0-9A-Fa-f:]+\\](:[0-9]+)?/)?[A-Za-z0-9][A-Za-z0-9._:/-]*(@[a-z0-9]+:[0-9a-f]{32,128})?$", "allreduce:1";

@@ -52,7 +52,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             );
         }
         check_for_processes(&image, &request, notes)?;
-        let order = Order::of_job(request::in_folder(request, &folder)?, None);
+        let order = Order::of_job(in_place(request, named.as_ref(), &folder)?, None);
         if let Some(checker) = dry_run {
             return dry_run::show(&order, dry_run::without_master(checker)?.as_ref(), &mut out);
         }
@@ -105,6 +105,13 @@ fn requested(flags: JobFlags, config: &Config, named: Option<&Named>, folder: &P
     request::job_request(flags, base, &variable_to_pass_on)
 }
 
+/// The job whose replicas run in a folder of this machine: that of the named script, or else `folder`.
+fn in_place(request: JobRequest, named: Option<&Named>, folder: &Path) -> Result<JobSpec, Error> {
+    let Some(named) = named else { return request::in_folder(request, folder) };
+    let (folder, script) = named.in_place()?;
+    request::in_folder(JobRequest { script: Some(script), ..request }, &folder)
+}
+
 /// Where the script of a job is, and the flags that depend on the master's back end.
 struct Place {
     folder: PathBuf,
@@ -148,7 +155,7 @@ async fn placed(
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), BackendKind::Process) if !snapshot && in_place::sees(client, &named.folder, notes).await? => {
-            (request::in_folder(request, &named.folder)?, None)
+            (in_place(request, Some(&named), &folder)?, None)
         }
         (Some(named), backend) => {
             let image = if backend == BackendKind::Kubernetes { Some(unmodified(image)?) } else { None };

@@ -48,7 +48,10 @@ pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, note
 async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes: Notes) -> Result<Exit, Error> {
     let folder = match (&job.spec.code, &job.spec.work_dir) {
         (Some(_), _) => pushing::folder(args.folder)?,
-        (None, Some(folder)) => folder.into(),
+        (None, Some(folder)) => match Path::new(job.spec.script.as_str()).parent() {
+            Some(outside) if outside.is_absolute() => outside.into(),
+            _ => folder.into(),
+        },
         (None, None) => return Err(no_folder(&job.name)),
     };
     let changes = Changes::new().map_err(unwatched(&folder))?;

@@ -15,8 +15,9 @@ const GIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The origin of a job that runs a script of this folder.
 pub(crate) async fn of_folder(folder: &Path, script: &ScriptPath) -> About {
-    let source = folder.join(script.as_str()).to_str().map(str::to_owned);
-    About { source, commit: commit_of(folder).await }
+    let source = folder.join(script.as_str());
+    let commit = commit_of(source.parent().unwrap_or(folder)).await;
+    About { source: source.to_str().map(str::to_owned), commit }
 }
 
 /// The origin of a job that runs this image.

@@ -16,10 +16,23 @@ pub(crate) fn no_script(script: &ScriptPath, folder: &Path) -> Error {
 /// A script that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// The folder of the job, an absolute path without links.
+    /// The folder that is sent, an absolute path without links.
     pub(crate) folder: PathBuf,
     /// The script's path in the folder.
     pub(crate) script: ScriptPath,
+    /// The current folder, if the command line names a script outside of it and no folder.
+    here: Option<PathBuf>,
+}
+
+impl Named {
+    /// The working folder and the script of the job if nothing is sent: as with `python SCRIPT`, the script runs in the
+    /// current folder. If the command line names a folder, the script runs there.
+    pub(crate) fn in_place(&self) -> Result<(PathBuf, ScriptPath), Error> {
+        let Self { folder, script, here } = self;
+        let Some(here) = here else { return Ok((folder.clone(), script.clone())) };
+        let path = folder.join(script.as_str());
+        Ok((here.clone(), path.to_string_lossy().parse().map_err(bad_name)?))
+    }
 }
 
 /// Finds the script. `None` if the command line names neither a script nor a folder.
@@ -56,7 +69,7 @@ fn not_found(path: &Path) -> impl FnOnce(io::Error) -> Error {
 fn only_script(folder: PathBuf) -> Result<Named, Error> {
     let script = ScriptPath::default();
     if folder.join(script.as_str()).is_file() {
-        Ok(Named { folder, script })
+        Ok(Named { folder, script, here: None })
     } else {
         Err(no_script(&script, &folder).hint("name the script too, for example client ./project/train.py"))
     }
@@ -70,16 +83,16 @@ fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Nam
     // If the script itself is a link, the job uses the name of the link.
     let parent = real(path.parent().unwrap_or(Path::new("/")))?;
     let place = parent.join(path.file_name().unwrap_or_default());
-    let folder = match folder {
-        Some(folder) => folder,
-        None => Some(real(here)?).filter(|here| place.starts_with(here)).unwrap_or(parent),
-    };
+    let here = real(here)?;
+    let is_outside = folder.is_none() && !place.starts_with(&here);
+    let folder = folder.unwrap_or_else(|| if is_outside { parent } else { here.clone() });
     let Ok(script) = place.strip_prefix(&folder) else {
         let sentence = format!("{} is not in the folder {}", path.display(), folder.display());
         let hint = "name the script by its path from the current folder, or give another --code";
         return Err(Error::input(sentence).hint(hint));
     };
-    Ok(Named { script: script.to_string_lossy().parse().map_err(bad_name)?, folder })
+    let script = script.to_string_lossy().parse().map_err(bad_name)?;
+    Ok(Named { script, folder, here: is_outside.then_some(here) })
 }
 
 /// The error for a script whose name cannot be sent.
@@ -94,7 +107,7 @@ mod tests {
     fn found(here: &Path, script: Option<&str>, code: Option<&str>) -> Result<Option<(PathBuf, String)>, String> {
         let args = CodeArgs { script: script.map(Into::into), code: code.map(Into::into), ..CodeArgs::default() };
         let named = find(&args, here).map_err(|error| error.to_string())?;
-        Ok(named.map(|Named { folder, script }| (folder, script.to_string())))
+        Ok(named.map(|Named { folder, script, .. }| (folder, script.to_string())))
     }
 
     #[test]
@@ -116,6 +129,16 @@ mod tests {
         assert_eq!(found(&here, Some("src/train.py"), Some("src")), is("here/src", "train.py"));
         assert_eq!(found(&here, Some("src/train.py"), Some("..")), is("", "here/src/train.py"));
         assert_eq!(found(&here, None, Some("../other")), is("other", "exec.py"));
+        let in_place = |script: &str, code: Option<&str>| {
+            let args = CodeArgs { script: Some(script.into()), code: code.map(Into::into), ..CodeArgs::default() };
+            let (folder, script) = find(&args, &here).unwrap().unwrap().in_place().unwrap();
+            (folder, script.to_string())
+        };
+        let outside = root.join("other/a.py").to_str().unwrap().to_owned();
+        assert_eq!(in_place("../other/a.py", None), (here.clone(), outside));
+        assert_eq!(in_place("../other/a.py", Some("../other")), (root.join("other"), "a.py".to_owned()));
+        assert_eq!(in_place("../other", None), (root.join("other"), "exec.py".to_owned()));
+        assert_eq!(in_place("src/train.py", None), (here.clone(), "src/train.py".to_owned()));
         for (script, code, wrong) in [
             (Some("src/"), None, "no exec.py in "),
             (Some("none.py"), None, "find "),

@@ -208,12 +208,16 @@ impl Manifest {
 
     /// The file with this path.
     pub fn file(&self, path: &CodePath) -> Option<&CodeFile> {
-        self.files.binary_search_by(|file| file.path.cmp(path)).ok().map(|index| &self.files[index])
+        self.file_at(path.as_str())
     }
 
     /// Whether this script is one of the files.
     pub fn has(&self, script: &ScriptPath) -> bool {
-        self.file(script.as_path()).is_some()
+        self.file_at(script.as_str()).is_some()
+    }
+
+    fn file_at(&self, path: &str) -> Option<&CodeFile> {
+        self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok().map(|index| &self.files[index])
     }
 
     /// The id: the SHA-256 of a text with one line for each file, `SHA256 SIZE MODE PATH` with the mode `x` or `-`. No

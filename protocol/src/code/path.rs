@@ -1,12 +1,11 @@
 //! Paths of files in a job's code. A parsed path stays inside the job's folder, on every common file system.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::OWN_FOLDER;
-use crate::as_text::{checked_text, serde_as_string};
+use crate::as_text::checked_text;
 
 /// Default name of the training script.
 pub const SCRIPT: &str = "exec.py";
@@ -72,26 +71,15 @@ fn bad(text: &str, wrong: &'static str) -> BadCodePath {
 
 checked_text!(CodePath);
 
-/// The script that `python` runs: a path in the job's folder that does not begin with `-`. The default is exec.py.
+/// The script that `python` runs: a path in the job's folder that does not begin with `-`, or an absolute path. A job in
+/// place may have its script outside the folder in which it runs. The default is exec.py.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct ScriptPath(CodePath);
-
-impl ScriptPath {
-    /// The path as text.
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-
-    /// The path.
-    pub fn as_path(&self) -> &CodePath {
-        &self.0
-    }
-}
+pub struct ScriptPath(String);
 
 impl Default for ScriptPath {
     fn default() -> Self {
-        Self(CodePath(SCRIPT.to_owned()))
+        Self(SCRIPT.to_owned())
     }
 }
 
@@ -99,18 +87,12 @@ impl FromStr for ScriptPath {
     type Err = BadCodePath;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.parse() {
+        match text.strip_prefix('/').unwrap_or(text).parse::<CodePath>() {
             Ok(_) if text.starts_with('-') => Err(bad(text, "Python would read it as an option")),
-            Ok(path) => Ok(Self(path)),
+            Ok(_) => Ok(Self(text.to_owned())),
             Err(error) => Err(error),
         }
     }
 }
 
-impl fmt::Display for ScriptPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-serde_as_string!(ScriptPath);
+checked_text!(ScriptPath);

@@ -37,7 +37,8 @@ fn a_manifest_is_sorted_and_has_an_id() {
     assert_golden(&manifest, &golden);
     let lines = format!("{empty} 0 - a/b.py\n{shell} 10 x run.sh\n");
     assert_eq!(manifest.id().to_string(), Sha256::of(lines.as_bytes()).to_string());
-    assert!(manifest.has(&"run.sh".parse().expect("an invalid path")) && !manifest.has(&ScriptPath::default()));
+    let has = |script: &str| manifest.has(&script.parse().expect("an invalid path"));
+    assert!(has("run.sh") && !has("/run.sh") && !has(ScriptPath::default().as_str()));
 }
 
 #[test]
@@ -80,6 +81,7 @@ fn a_script_that_python_would_read_as_an_option_is_refused() {
     let error = "-c.py".parse::<ScriptPath>().expect_err("not refused").to_string();
     assert_eq!(error, "invalid path \"-c.py\": Python would read it as an option");
     assert!("src/-c.py".parse::<ScriptPath>().is_ok() && "../a.py".parse::<ScriptPath>().is_err());
+    assert!("/src/a.py".parse::<ScriptPath>().is_ok() && "/src/../a.py".parse::<ScriptPath>().is_err());
     assert_eq!(ScriptPath::default().to_string(), "exec.py");
 }
 

@@ -182,6 +182,24 @@ fn a_snapshot_is_the_folder_at_the_submit_and_needs_a_master_that_stays() {
     Finished::of(local.current_dir(&project.folder)).code(2).says(&["--snapshot cannot be used with a local master"]);
 }
 
+/// As with `python ../../proj/train.py`, the current folder is the working directory, and the modules beside the script
+/// are found.
+#[test]
+fn a_script_outside_the_current_folder_runs_in_the_current_folder_if_nothing_is_sent() {
+    const PRINTS: &str = "import os, own\nprint('in', os.getcwd(), os.environ['PWD'], open('conf').read())";
+    for flags in [&[][..], &["--master", "local"]] {
+        let project = Project::new(PRINTS);
+        fs::write(project.folder.join("own.py"), "").expect("cannot write the module");
+        let here = project.scene.path().join("runs/one");
+        fs::create_dir_all(&here).expect("cannot create the folder");
+        fs::write(here.join("conf"), "mine").expect("cannot write the file");
+        let args = [&["../../project/train.py", "--worker-num", "1"], flags].concat();
+        let mut command = if flags.is_empty() { project.command(&args, &[]) } else { project.scene.client(&args) };
+        let ended = Finished::of(command.current_dir(&here)).code(0);
+        assert_eq!(ended.lines("in "), [format!("{0} {0} mine", here.display())], "{flags:?}");
+    }
+}
+
 /// The answer to the question whether the master sees a folder with this inode.
 fn asks(project: &Project, folder: &Path, inode: u64) -> bool {
     let found = fs::metadata(folder).expect("cannot look at the folder");

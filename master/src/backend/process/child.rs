@@ -143,6 +143,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     let brought = || Ok((launcher.work_dirs.create(key)?, launcher.run_dirs.create_code_dir(job, *replica)?));
     let brought = brings_code.then(brought).transpose().map_err(ChildError::Folder)?;
     let (own_work_dir, code_dir) = brought.unzip();
+    let folder = own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref()));
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
     let of_script = template.iter().flat_map(Template::variables);
     let of_script = of_script.map(|(name, value)| (format!("{MUSTER_SCRIPT_PREFIX}{name}"), value));
@@ -152,10 +153,12 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     }
     agent
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
-        .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
+        .arg(folder)
         .args(code_dir.iter().flat_map(|folder| [OsStr::new("--code-dir"), folder.as_os_str()]))
         .arg("--")
         .args(command)
+        // The inherited variable names the folder in which the master was started.
+        .env("PWD", folder)
         .envs(of_script)
         .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())
