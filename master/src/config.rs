@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::builder::BoolishValueParser;
 use clap::{Parser, ValueEnum};
+use protocol::agent::first_python;
 use protocol::env::MUSTER_PREFIX;
 use protocol::image::ImageRef;
 use protocol::master::BackendKind;
@@ -247,6 +248,11 @@ impl Config {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);
         names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
+    }
+
+    /// The Python of scripts that run on this host.
+    pub fn python() -> Option<PathBuf> {
+        first_python(variable("PATH")?.as_ref(), Path::is_file)
     }
 
     /// The log filter, in the syntax of tracing's `EnvFilter`.

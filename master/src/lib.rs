@@ -111,7 +111,8 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     };
 
     let end = CancellationToken::new();
-    let about = About { backend: config.backend().into(), place, agent_binary: config.agent_to_give()? };
+    let (agent_binary, python) = (config.agent_to_give()?, Config::python());
+    let about = About { backend: config.backend().into(), place, agent_binary, python };
     let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {

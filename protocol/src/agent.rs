@@ -2,7 +2,10 @@
 
 mod exit_wire;
 
+use std::env;
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +22,12 @@ pub(crate) use self::exit_wire::ExitReportWire;
 /// Names of the Python interpreter, in the order of the search on PATH. If only `python3` is installed, a command that
 /// begins with `python` runs `python3`.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
+
+/// The Python that a script gets with this variable PATH.
+pub fn first_python(path: &OsStr, is_file: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let named = |name: &str| env::split_paths(path).map(|folder| folder.join(name)).find(|python| is_file(python));
+    PYTHONS.into_iter().find_map(named)
+}
 
 /// Maximum bytes of stderr in an [`ExitReport`]. The newest bytes are kept.
 pub const STDERR_TAIL_BYTES: usize = 4096;

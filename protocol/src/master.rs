@@ -15,6 +15,11 @@ pub struct MasterView {
     /// User id of the master, and therefore of its jobs' scripts. Only with the process back end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// The Python of its jobs' scripts: the first `python` on the master's PATH, or else the first `python3`. Only with the
+    /// process back end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub python: Option<PathBuf>,
     /// Whether the folder in the query is the same folder here. A job of the same user can then run in it.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub same_folder: bool,

@@ -246,6 +246,12 @@ pub(crate) fn muster_variables() -> Vec<OsString> {
     names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
 }
 
+/// The variable PATH.
+#[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
+pub(crate) fn own_path() -> OsString {
+    std::env::var_os("PATH").unwrap_or_default()
+}
+
 /// Whether this process can open windows on a desktop.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn has_desktop() -> bool {

@@ -11,15 +11,14 @@ use protocol::image::Entrypoint;
 use protocol::master::BackendKind;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
 
-use super::current_folder;
 use super::dry_run::{self, Target};
 use super::leaving::Stage;
 use super::order::{Content, Order};
 use super::own_master::at_own_master;
 use super::submission::{Submission, Then, at_running_master};
 use super::submit::LOCAL_BY_DEFAULT;
-use super::syntax;
 use super::which_master::{running_master, with_namespace};
+use super::{bring, current_folder};
 use crate::address::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{ApplyArgs, Checker, Format, SyntaxArgs};
 use crate::code::pack::Packed;
@@ -187,9 +186,7 @@ impl Files {
             Some(folder) if backend == BackendKind::Kubernetes => {
                 let (script, told) = document.with_code(&self.entrypoints, folder)?;
                 told.iter().for_each(|told| self.notes.say(told));
-                let code = Packed::read(folder, &script)?;
-                syntax::check_submit(&code, script.as_str(), self.syntax).await?;
-                Some((code, script))
+                Some((bring::pack(folder.clone(), &script, self.syntax, &self.notes).await?, script))
             }
             Some(_) | None => None,
         };

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::code::CodeId;
+use protocol::code::{CodeId, ScriptPath};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -15,7 +16,6 @@ use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::master::patience::persist;
 use crate::output::{Notes, size, spelled};
-use crate::request::script::Named;
 
 /// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
 /// sends these blobs.
@@ -23,13 +23,19 @@ const UPLOADS_MAX: usize = 3;
 /// Maximum number of requests that need code.
 const REQUESTS_MAX: usize = 4;
 
-/// Packs the code in the job's folder, and checks its script, unless the user has turned this off. An agent would find a
+/// Packs the code in a job's folder, and checks its script, unless the user has turned this off. An agent would find a
 /// mistake only after `--replace` has deleted the old job.
-pub(super) async fn pack(named: Named, syntax: SyntaxArgs) -> Result<Packed, Error> {
-    let script = named.script.clone();
-    let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
+pub(super) async fn pack(
+    folder: PathBuf,
+    script: &ScriptPath,
+    syntax: SyntaxArgs,
+    notes: &Notes,
+) -> Result<Packed, Error> {
+    let in_folder = script.clone();
+    let packing = spawn_blocking(move || Packed::read(&folder, &in_folder));
     let packed = packing.await.expect("packing does not panic")?;
     syntax::check_submit(&packed, script.as_str(), syntax).await?;
+    packed.left_out().iter().for_each(|sentence| notes.say(sentence));
     Ok(packed)
 }
 

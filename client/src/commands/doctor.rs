@@ -64,7 +64,7 @@ async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check
 }
 
 /// The check of a master that answers.
-fn answering(url: &MasterUrl, MasterView { version, backend, uid: _, same_folder: _ }: &MasterView) -> Check {
+fn answering(url: &MasterUrl, MasterView { version, backend, python, .. }: &MasterView) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     if version != own {
         let detail = format!("the master at {url} has version {version}, this client has {own}");
@@ -75,7 +75,9 @@ fn answering(url: &MasterUrl, MasterView { version, backend, uid: _, same_folder
         BackendKind::Joined => ("machines that join it", None),
         BackendKind::Kubernetes => ("pods", Some("to check its cluster: client doctor --master kube".to_owned())),
     };
-    Check { hint, ..Check::passed("master", format!("{url} answers, version {version}, and runs jobs in {place}")) }
+    let python = python.iter().map(|python| format!(", with {}", python.display())).collect::<String>();
+    let detail = format!("{url} answers, version {version}, and runs jobs in {place}{python}");
+    Check { hint, ..Check::passed("master", detail) }
 }
 
 fn as_warning(check: Check) -> Check {

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use protocol::about::About;
+use protocol::agent::first_python;
 use protocol::group::Group;
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::master::BackendKind;
+use protocol::master::{BackendKind, MasterView};
 use protocol::run_policy::OnUnreachable;
 
 use super::leaving::Stage;
@@ -16,7 +17,7 @@ use super::own_master::at_own_master;
 use super::submission::{Submission, Then, at_running_master};
 use super::which_master::{START_A_MASTER, running_master};
 use super::{bring, current_folder, dry_run, in_place, machines};
-use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
+use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, own_path, variable_to_pass_on};
 use crate::args::{Checker, ImageArgs, JobFlags, SubmitArgs, SyntaxArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -155,11 +156,12 @@ async fn placed(
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), BackendKind::Process) if !snapshot && in_place::sees(client, &named.folder, notes).await? => {
+            say_other_python(&master, &request, notes);
             (in_place(request, Some(&named), &folder)?, None)
         }
         (Some(named), backend) => {
             let image = if backend == BackendKind::Kubernetes { Some(unmodified(image)?) } else { None };
-            let code = bring::pack(named, syntax).await?;
+            let code = bring::pack(named.folder, &named.script, syntax, notes).await?;
             (JobSpec::try_from(JobRequest { image, code: Some(code.id()), ..request })?, Some(code))
         }
         (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(request, &folder)?, None),
@@ -175,6 +177,17 @@ async fn placed(
         }
     };
     Ok(Order::of_job(spec, code))
+}
+
+/// Says that the master's Python is not the Python of this shell. Scripts run with the master's PATH.
+fn say_other_python(master: &MasterView, request: &JobRequest, notes: &Notes) {
+    let here = first_python(&own_path(), Path::is_file);
+    let (Some(there), Some(here)) = (&master.python, here) else { return };
+    if *there != here && !request.env.keys().any(|name| name.as_str() == "PATH") {
+        let (there, here) = (there.display(), here.display());
+        let cure = "to use this one, add --env PATH (and other variables that its packages need)";
+        notes.say(&format!("the scripts run with the master's Python, {there}; the Python here is {here}; {cure}"));
+    }
 }
 
 /// The image of a job that brings its code.

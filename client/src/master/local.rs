@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::address::config::{Token, muster_variables};
+use crate::address::config::{Token, muster_variables, own_path};
 use crate::address::master_url::MasterUrl;
 use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
@@ -139,6 +139,7 @@ fn command(program: &Path, folder: &TempDir, log: File) -> Command {
         command.env_remove(name);
     }
     command
+        .env("PATH", programs::path_for_scripts(own_path()))
         .args(["--backend", "process", "--listen", "127.0.0.1:0", "--supervised", "--state-dir"])
         .args([folder.path().as_os_str(), OsStr::new("--token-file"), token_file(folder).as_os_str()])
         .stdin(Stdio::piped())

@@ -8,6 +8,7 @@ use protocol::agent::PYTHONS;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::address::config::own_path;
 use crate::cluster::{Check, Verdict};
 use crate::ending::error::Error;
 use crate::master::announcement;
@@ -52,7 +53,12 @@ async fn versions() -> Option<String> {
 
 async fn run(python: &str) -> Option<Output> {
     let mut command = Command::new(python);
-    command.args(["-c", VERSIONS]).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command
+        .env("PATH", programs::path_for_scripts(own_path()))
+        .args(["-c", VERSIONS])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     timeout(PYTHON_TIMEOUT, command.output()).await.ok()?.ok()
 }
 

@@ -33,6 +33,8 @@ pub struct About {
     pub place: Place,
     /// The path of the agent's program, if the master has one.
     pub agent_binary: Option<PathBuf>,
+    /// The Python of scripts that run on this host.
+    pub python: Option<PathBuf>,
 }
 
 /// Returns the master's version and the kind of its back end. If pods are processes, also the user of the scripts, and
@@ -53,7 +55,8 @@ pub(super) async fn master(
         Some(_) => timeout(LOOK_LIMIT, is_here(&asked)).await.unwrap_or(false),
         None => false,
     };
-    Ok(Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid, same_folder }))
+    let python = state.about.python.clone().filter(|_| uid.is_some());
+    Ok(Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid, python, same_folder }))
 }
 
 /// Whether the folder is here, with these numbers. Reads nothing in the folder.

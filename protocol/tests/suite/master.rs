@@ -8,8 +8,13 @@ use crate::common::assert_golden;
 
 #[test]
 fn a_master_says_that_it_sees_a_folder_only_if_it_does() {
-    let unseen =
-        MasterView { version: "1".to_owned(), backend: BackendKind::Process, uid: Some(7), same_folder: false };
+    let unseen = MasterView {
+        version: "1".to_owned(),
+        backend: BackendKind::Process,
+        uid: Some(7),
+        python: None,
+        same_folder: false,
+    };
     assert_golden(&unseen, &json!({"version": "1", "backend": "process", "uid": 7}));
     let seen = MasterView { same_folder: true, ..unseen };
     assert_golden(&seen, &json!({"version": "1", "backend": "process", "uid": 7, "same_folder": true}));

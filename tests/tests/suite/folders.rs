@@ -3,7 +3,8 @@
 //! machines with the machines.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::iter;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
@@ -198,6 +199,26 @@ fn a_script_outside_the_current_folder_runs_in_the_current_folder_if_nothing_is_
         let ended = Finished::of(command.current_dir(&here)).code(0);
         assert_eq!(ended.lines("in "), [format!("{0} {0} mine", here.display())], "{flags:?}");
     }
+}
+
+/// Scripts run with the PATH of their master, which may have been started in another environment.
+#[test]
+fn a_job_in_place_says_that_the_masters_python_is_not_that_of_the_shell() {
+    let project = Project::new("");
+    let bin = project.scene.path().join("bin");
+    fs::create_dir(&bin).expect("cannot create the folder");
+    symlink("/usr/bin/env", bin.join("python")).expect("cannot create the link");
+    let submit = |task: &str, flags: &[&str]| {
+        let mut command = project.command(&["train.py", "-d", "--task", task], flags);
+        let path = std::env::split_paths(&std::env::var_os("PATH").expect("no PATH")).collect::<Vec<_>>();
+        let path = std::env::join_paths(iter::once(bin.clone()).chain(path)).expect("a colon in a path");
+        Finished::of(command.env("PATH", path)).code(0).stderr
+    };
+    let here = format!("the Python here is {}/python; to use this one, add --env PATH", bin.display());
+    let told = submit("noted", &[]);
+    assert!(told.contains("the scripts run with the master's Python, /") && told.contains(&here), "{told}");
+    let told = submit("passed", &["--env", "PATH"]);
+    assert!(!told.contains("the master's Python"), "{told}");
 }
 
 /// The answer to the question whether the master sees a folder with this inode.

@@ -37,6 +37,9 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> Error {
 }
 
 /// The error of a manifest, for example because of two paths that differ only in case.
+/// Maximum number of files and folders that are named in one sentence.
+const LEFT_OUT_MAX: usize = 5;
+
 fn wrong_manifest(error: &BadManifest) -> Error {
     wrong_files(error.to_string()).hint("rename one of the files, or exclude it with a pattern in .musterignore")
 }
@@ -46,6 +49,8 @@ fn wrong_manifest(error: &BadManifest) -> Error {
 pub(crate) struct Packed {
     manifest: Manifest,
     contents: Contents,
+    /// The files and folders that a .gitignore leaves out.
+    left_out: Vec<String>,
 }
 
 impl Packed {
@@ -55,12 +60,12 @@ impl Packed {
     }
 
     /// Packs the listed files, which must include the script. Blocks.
-    pub(crate) fn of(Listing { root, files, .. }: &Listing, script: &ScriptPath) -> Result<Self, Error> {
+    pub(crate) fn of(Listing { root, files, left_out, .. }: &Listing, script: &ScriptPath) -> Result<Self, Error> {
         check_limits(root, files)?;
         let (files, contents) = read::all(files)?;
         let manifest = Manifest::new(files).map_err(|error| wrong_manifest(&error))?;
         if manifest.has(script) {
-            return Ok(Self { manifest, contents });
+            return Ok(Self { manifest, contents, left_out: left_out.clone() });
         }
         Err(if root.join(script.as_str()).exists() {
             let sentence = format!("{script} is left out of the files of {}", root.display());
@@ -80,7 +85,7 @@ impl Packed {
             file
         });
         let manifest = Manifest::new(listed.collect()).map_err(|error| wrong_manifest(&error))?;
-        Ok(Self { manifest, contents })
+        Ok(Self { manifest, contents, left_out: Vec::new() })
     }
 
     /// The id of the code.
@@ -91,6 +96,14 @@ impl Packed {
     /// The manifest of the files.
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// A sentence about the files and folders that a .gitignore leaves out: a script may need its data or its `.env`.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let (named, others) = self.left_out.split_at(self.left_out.len().min(LEFT_OUT_MAX));
+        let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+        let what = format!("left out by .gitignore: {}{others}", named.join(", "));
+        (!named.is_empty()).then(|| format!("{what} (a .musterignore replaces .gitignore)"))
     }
 
     /// The Python source files, with their contents.

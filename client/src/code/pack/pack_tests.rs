@@ -68,11 +68,14 @@ fn only_the_first_of_musterignore_dockerignore_and_gitignore_is_used() {
     let files = [("a.log", ""), ("b.txt", ""), ("c/d.log", ""), (".gitignore", "*.log\n.gitignore\n")];
     let folder = folder(&files);
     assert_eq!(sent(folder.path()), ["b.txt", "exec.py"]);
+    let told = "left out by .gitignore: .gitignore, a.log, c/d.log (a .musterignore replaces .gitignore)";
+    assert_eq!(packed(folder.path()).unwrap().left_out().as_deref(), Some(told));
     // Docker's patterns begin at the root.
     fs::write(folder.path().join(".dockerignore"), "*.txt\nc\n!c/d.log\n.*\n").unwrap();
     assert_eq!(sent(folder.path()), [".dockerignore", "a.log", "c/d.log", "exec.py"]);
     fs::write(folder.path().join(".musterignore"), "/c\n.*\n").unwrap();
     assert_eq!(sent(folder.path()), ["a.log", "b.txt", "exec.py"]);
+    assert_eq!(packed(folder.path()).unwrap().left_out(), None, "what a .musterignore names is no surprise");
 }
 
 #[test]

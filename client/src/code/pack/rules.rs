@@ -66,9 +66,7 @@ impl Rules {
 
     /// Whether the file or folder with this path in the job is left out.
     pub(super) fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
-        if path.file_name().is_some_and(|name| NEVER_SENT.iter().any(|never| name == *never))
-            || path == Path::new(OWN_FOLDER)
-        {
+        if is_never_sent(path) {
             return true;
         }
         match &self.kind {
@@ -85,6 +83,11 @@ impl Rules {
         }
     }
 
+    /// Whether a path that is left out is named in a .gitignore. Its author thought of git, and perhaps not of jobs.
+    pub(super) fn is_by_git(&self, path: &Path) -> bool {
+        matches!(self.kind, Kind::Git(GITIGNORE, _)) && !is_never_sent(path)
+    }
+
     /// Whether a folder that is left out may still contain files that are sent.
     pub(super) fn take_back(&self) -> bool {
         match &self.kind {
@@ -92,6 +95,10 @@ impl Rules {
             Kind::Git(..) => false,
         }
     }
+}
+
+fn is_never_sent(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| NEVER_SENT.iter().any(|never| name == *never)) || path == Path::new(OWN_FOLDER)
 }
 
 /// The .gitignore files above a folder of a git repository, the outermost first. Empty outside of a repository.

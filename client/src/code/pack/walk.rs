@@ -38,6 +38,8 @@ pub(crate) struct Listing {
     pub(super) files: Vec<Found>,
     /// The paths of all folders that were listed. No part of them is a link.
     pub(crate) folders: Vec<PathBuf>,
+    /// The files and folders that a .gitignore leaves out, for users. The name of a folder ends in a slash.
+    pub(super) left_out: Vec<String>,
     /// The newest modification time of the files.
     pub(crate) modified: Option<SystemTime>,
 }
@@ -69,9 +71,11 @@ impl Listing {
             return Err(wrong_files(format!("{} is not a folder", root.display())).hint(NAME_FOLDER));
         }
         let rules = Rules::of(&root)?;
-        let mut listing = Self { root: root.clone(), files: Vec::new(), folders: Vec::new(), modified: None };
+        let mut listing =
+            Self { root: root.clone(), files: Vec::new(), folders: Vec::new(), left_out: Vec::new(), modified: None };
         let mut walk = Walk { listing: &mut listing, scope, rules, way: Vec::new(), seen: 0 };
         walk.folder(&root, Path::new(""))?;
+        listing.left_out.sort();
         Ok(listing)
     }
 }
@@ -111,6 +115,10 @@ impl Walk<'_> {
         };
         let is_left_out = self.rules.leave_out(path, metadata.is_dir());
         if is_left_out && !(metadata.is_dir() && !is_link && self.rules.take_back()) {
+            if self.rules.is_by_git(path) {
+                let slash = if metadata.is_dir() { "/" } else { "" };
+                self.listing.left_out.push(format!("{}{slash}", path.display()));
+            }
             return Ok(());
         }
         let Some(real) = (if is_link { self.target(place)? } else { Some(place.to_owned()) }) else { return Ok(()) };

@@ -199,7 +199,13 @@ pub(crate) fn gone_after_one_answer() -> String {
         drop(listener);
         let mut request = BufReader::new(stream.try_clone().unwrap()).lines();
         while request.next().is_some_and(|line| !line.unwrap().is_empty()) {}
-        let view = MasterView { version: "0".to_owned(), backend: BackendKind::Process, uid: None, same_folder: false };
+        let view = MasterView {
+            version: "0".to_owned(),
+            backend: BackendKind::Process,
+            uid: None,
+            python: None,
+            same_folder: false,
+        };
         let body = serde_json::to_string(&view).unwrap();
         let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all((head + &body).as_bytes()).unwrap();
@@ -322,7 +328,10 @@ impl Answering {
             ("GET", "/v1/master") => {
                 let Script { backend, uid, .. } = self.script;
                 let backend = backend.unwrap_or(BackendKind::Process);
-                json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend, uid, same_folder: false })
+                json(
+                    StatusCode::OK,
+                    &MasterView { version: "0".to_owned(), backend, uid, python: None, same_folder: false },
+                )
             }
             ("GET", "/agent") => match self.script.agent.clone() {
                 Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),

@@ -143,7 +143,7 @@ impl Master {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("the listener has no address")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
-        let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
+        let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None, python: None };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         master

@@ -90,7 +90,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
-    let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
+    let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None, python: None };
     let server = Server::new(jobs, Guard::ThisMachine, about, CancellationToken::new());
     tokio::spawn(async move { server.serve(listener).await });
     Ok(address)
