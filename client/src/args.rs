@@ -26,7 +26,7 @@ pub(crate) use self::code::{CodeArgs, SyntaxArgs};
 pub(crate) use self::dry_run::{Checker, DryRunArgs};
 pub(crate) use self::job::{EnvArg, JobFlags};
 pub(crate) use self::kubernetes::{BuildArgs, ImageArgs, Loader, PodArgs, Registry};
-use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
+use self::mistakes::{of_another_launcher, refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
 pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
@@ -239,7 +239,11 @@ pub(crate) enum Parsed {
 /// Parses a command line that begins with the program's name.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, Error> {
     let arguments = spawn::as_verb(arguments.into_iter().collect());
-    let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments, verb));
+    let cannot = |report, verb: Option<&str>| {
+        let meant = typed_with_one_dash(&arguments, verb);
+        let meant = meant.or_else(|| of_another_launcher(usage::unknown(&report), verb));
+        usage::from_clap(&report, verb, meant)
+    };
     let matches = match Cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),

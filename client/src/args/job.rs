@@ -49,8 +49,8 @@ pub(crate) struct JobFlags {
     /// last value wins
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvArg>,
-    /// File of variables, in the format of docker run --env-file: one NAME=VALUE or NAME per line, # starts a comment
-    /// line, and quotes are part of the value. --env wins
+    /// File of variables, in the format of docker run --env-file: one NAME=VALUE or NAME per line, without quotes around
+    /// the value; # starts a comment line. --env wins
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
     /// Allow a variable of --env or --env-file that can make programs run other code, such as LD_PRELOAD. Repeatable

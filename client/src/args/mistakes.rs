@@ -27,6 +27,15 @@ pub(super) fn typed_with_one_dash(arguments: &[OsString], verb: Option<&str>) ->
     names.find(|name| is_flag(name)).map(|name| format!("--{name}"))
 }
 
+/// Flags of other launchers for the number of processes.
+const COUNTS: [&str; 8] =
+    ["-np", "-n", "--np", "--nnodes", "--nproc-per-node", "--nproc_per_node", "--num-workers", "--num_processes"];
+
+/// Suggests `--worker-num` for the flag of another launcher. `unknown` is the flag that clap does not know.
+pub(super) fn of_another_launcher(unknown: Option<&str>, verb: Option<&str>) -> Option<String> {
+    (verb.is_none() && COUNTS.contains(&unknown?)).then(|| "--worker-num".to_owned())
+}
+
 /// Refuses flags of a submit before a verb. clap's own `args_conflicts_with_subcommands` would refuse global
 /// flags too.
 pub(super) fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), Error> {

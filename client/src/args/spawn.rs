@@ -47,7 +47,7 @@ pub(crate) struct SpawnArgs {
     /// Use a random tag
     #[arg(short, long, conflicts_with = "delete")]
     pub(crate) randomize_tag: bool,
-    /// File with variables of all workers, one NAME=VALUE per line; quotes are part of the value
+    /// File with variables of all workers, one NAME=VALUE per line, without quotes around the value
     #[arg(short, long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
     /// Image of the pods [default: the image of the pod file, else tensorflow/tensorflow]

@@ -34,7 +34,7 @@ fn tip(text: &str) -> Option<String> {
 }
 
 /// The argument that clap does not know.
-fn unknown(error: &clap::Error) -> Option<&str> {
+pub(super) fn unknown(error: &clap::Error) -> Option<&str> {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => Some(word),
         (_, _) => None,

@@ -106,7 +106,8 @@ fn chosen(mut jobs: Vec<JobSummary>, args: &ListArgs, now: UnixMillis) -> Vec<Jo
 /// Whether the filters choose this job.
 fn is_chosen(job: &JobSummary, args: &ListArgs, now: UnixMillis) -> bool {
     let ListArgs { text, state, since, all: _, watch: _, format: _ } = args;
-    let has_text = text.as_ref().is_none_or(|text| job.name.as_str().contains(text.as_str()));
+    // Names of jobs are in lower case.
+    let has_text = text.as_ref().is_none_or(|text| job.name.as_str().contains(&text.to_lowercase()));
     let has_state = state.is_empty() || state.contains(&job.state);
     let ended = job.times.ended.or(job.times.finished).filter(|_| job.state.is_finished());
     let age = ended.map(|ended| now.since(ended));
@@ -139,7 +140,7 @@ mod tests {
             is_chosen(&job, &args, UnixMillis(100_000))
         };
         assert!(is_chosen(None, &[], None));
-        assert!(is_chosen(Some("igit"), &[JobState::Running, JobState::Failed], Some(40)));
+        assert!(is_chosen(Some("iGit"), &[JobState::Running, JobState::Failed], Some(40)));
         assert!(!is_chosen(Some("letters"), &[], None));
         assert!(!is_chosen(None, &[JobState::Running], None));
         assert!(!is_chosen(None, &[], Some(39)), "the job ended 40 s ago");

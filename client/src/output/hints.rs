@@ -8,7 +8,7 @@ use protocol::view::{JobResult, JobState, JobView};
 
 /// Texts and a hint for each common failure. A job gets the hint if its failure or its last output contains one of the
 /// texts.
-const HINTS: [(&[&str], &str); 5] = [
+const HINTS: [(&[&str], &str); 6] = [
     (
         &["PerReplica"],
         "model.fit of Keras 3 works with neither AllReduce nor ParameterServer: use tf_keras with \
@@ -26,6 +26,11 @@ const HINTS: [(&[&str], &str); 5] = [
     (
         &["needed more memory than", "MemoryError", "ResourceExhaustedError", "OOM when allocating", "bad_alloc"],
         "the script ran out of memory: use a smaller batch or fewer workers on a machine, or raise --memory in a cluster",
+    ),
+    (
+        &["EOFError: EOF when reading a line", "BdbQuit"],
+        "scripts have no terminal, and their stdin is empty: leave out input() and breakpoint(), or run the script alone \
+         with python",
     ),
     (
         &["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"],

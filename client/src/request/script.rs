@@ -97,7 +97,7 @@ fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Nam
 
 /// The error for a script whose name cannot be sent.
 pub(super) fn bad_name(error: BadCodePath) -> Error {
-    Error::input(format!("the script's name is not allowed: {error}")).because(error)
+    Error::input(format!("the script's name is not allowed: {error}"))
 }
 
 #[cfg(test)]

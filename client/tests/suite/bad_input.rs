@@ -201,6 +201,8 @@ fn a_bad_command_line_has_a_hint_that_fits_the_typed_words() {
         ("--tail 3 logs x", "'logs --tail' exists"),
         ("-worker-num 2", "did you mean --worker-num?"),
         ("-task=digits", "did you mean --task?"),
+        ("--nnodes 2", "did you mean --worker-num?"),
+        ("-np 2 exec.py", "did you mean --worker-num?"),
         ("logs x -follow", "did you mean --follow?"),
         ("-workers 2", "client --help lists flags and verbs"),
         ("-x -- -task", "client --help lists flags and verbs"),

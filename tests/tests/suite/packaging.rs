@@ -55,7 +55,8 @@ fn muster_runs_the_programs_that_pip_does_not_put_on_the_path() {
     }
     let muster = |arguments: &[&str]| {
         let mut muster = Command::new(prefix.path().join("bin/muster"));
-        Finished::of(muster.args(arguments).current_dir(scene.path()))
+        muster.args(arguments).current_dir(scene.path()).env("XDG_STATE_HOME", scene.path().join("state-home"));
+        Finished::of(&mut muster)
     };
     assert_eq!(muster(&["--worker-num", "1"]).code(0).lines("ran").len(), 1);
     for program in ["master", "agent"] {

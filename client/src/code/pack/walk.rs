@@ -158,7 +158,7 @@ impl Walk<'_> {
     }
 }
 
-const REPLACE_LINK: &str = "put a copy in place of the link, or exclude it with a pattern in .musterignore";
+const REPLACE_LINK: &str = "put a copy in place of the link; or exclude it with a pattern in .musterignore, and name the data by its absolute path";
 
 /// The error for a link whose target cannot be read.
 fn unusable_link(link: &Path, error: io::Error) -> Error {
