@@ -132,7 +132,9 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             None => {
                 let name = last.as_ref().map_or("NAME", |view| view.name.as_str());
                 let logs = command(&format!("logs {name}"));
-                notes.say(&format!("the last log lines did not arrive; a master that stays prints all that it has: {logs}"));
+                notes.say(&format!(
+                    "the last log lines did not arrive; a master that stays prints all that it has: {logs}"
+                ));
                 logs_open = false;
             }
         }

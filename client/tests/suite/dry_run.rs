@@ -1,5 +1,7 @@
 //! `--dry-run`, and the check of a job that replaces another job.
 
+use std::fs::File;
+
 use protocol::dry_run::PodsOfKind;
 use protocol::error::ErrorCode;
 use protocol::master::BackendKind;
@@ -7,7 +9,7 @@ use serde_json::json;
 
 use crate::support::fake_master::{FakeMaster, Script, refusal};
 use crate::support::views::{running, succeeded};
-use crate::support::{Ended, folder_with_script, run};
+use crate::support::{Ended, client, finish, folder_with_script, run};
 
 const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
 
@@ -210,6 +212,11 @@ fn objects_beside_a_tfjob_are_left_out_and_a_sentence_says_what_to_do_with_them(
     let told = format!("left out {left_out}: without a cluster, only TFJobs have a meaning");
     let here = run(folder.path(), &DRY_APPLY).expect_code(0).expect_stderr(&told);
     assert!(here.stdout.contains("kind: TFJob") && !here.stdout.contains("Claim"), "{}", here.stdout);
+    // As from kustomize build.
+    let file = File::open(folder.path().join("tfjob.yaml")).unwrap();
+    let mut piped = client(folder.path());
+    let piped = finish(piped.args(["apply", "-f", "-", "--dry-run=client"]).stdin(file).spawn().unwrap());
+    piped.expect_code(0).expect_stderr(&told.replace("tfjob.yaml", "stdin"));
     let master = in_kubernetes(Script::default());
     let ended = master.run_in(folder.path(), &DRY_APPLY).expect_code(0);
     ended.expect_stderr(&format!("left out {left_out}: if the TFJobs need them, run kubectl apply for them first"));

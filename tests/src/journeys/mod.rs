@@ -4,12 +4,14 @@ mod at_a_master;
 mod by_one_command;
 mod causes;
 mod elastic;
+mod tfjob;
 mod training;
 
 pub use at_a_master::*;
 pub use by_one_command::*;
 pub use causes::*;
 pub use elastic::*;
+pub use tfjob::*;
 pub use training::*;
 
 /// Defines a test for each journey of one command. Each test has the given attribute, for example `#[ignore]`.
@@ -24,6 +26,7 @@ macro_rules! journeys_by_one_command {
             a_daemon_that_a_run_leaves_behind_is_killed,
             variables_and_arguments_reach_exec_py,
             output_that_is_not_utf8_is_shown_with_replacement_characters,
+            a_tfjob_means_the_same_with_and_without_a_cluster_but_for_the_rows_of_the_table,
         }
     };
 }

@@ -13,5 +13,6 @@ e2e::journeys! {
     killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reason,
     a_name_is_free_again_when_its_job_is_deleted,
     an_elastic_job_shrinks_restarts_grows_and_is_suspended_and_resumed,
+    a_tfjob_means_the_same_with_and_without_a_cluster_but_for_the_rows_of_the_table,
     workers_of_an_all_reduce_training_reduce_the_loss_and_end_with_the_same_weights,
 }
