@@ -269,7 +269,7 @@ impl Gang {
         let start = self.newest_launch().filter(|_| self.size() == Some(self.places.len()))?;
         let missing = self.places.iter().filter(|place| !self.has(place));
         let loss = |place: &Member| {
-            let reason = format!("its pod takes no part in start {start}, in which other replicas run");
+            let reason = format!("its agent takes no part in start {start}, in which other replicas run");
             let known = place.failure().filter(|_| place.phase.is_lost());
             known.unwrap_or(Failure::ReplicaLost { replica: place.id, reason, loss: Loss::Disrupted })
         };

@@ -280,6 +280,9 @@ impl Observation {
     }
 }
 
+/// Why a replica without a pod is lost. On bare machines, a pod is a machine's agent.
+pub(crate) const GONE: &str = "its pod or its machine is gone";
+
 /// Whether a pod exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {

@@ -4,7 +4,7 @@ use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
 use protocol::view::ReplicaState;
 
-use super::observation::{AgentState, LostRun, Observation, PodState};
+use super::observation::{AgentState, GONE, LostRun, Observation, PodState};
 
 /// The phase of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl ReplicaPhase {
                 if let Some(PodState::Leaving { reason } | PodState::Disrupted { reason, .. }) = &observation.pod {
                     observation.lost(reason)
                 } else {
-                    observation.lost(&format!("its pod was told to end, and exec.py {}", exit.outcome))
+                    observation.lost(&format!("its agent was told to end, and exec.py {}", exit.outcome))
                 },
             ),
         }
@@ -67,7 +67,7 @@ impl ReplicaPhase {
             (Some(PodState::Terminated { reason, .. }), _) => Self::Lost(LostRun::broken(reason)),
             (Some(PodState::Unusable { reason }), _) => Self::Lost(LostRun::hopeless(reason)),
             (_, lost @ Self::Lost(_)) => lost,
-            (None, Self::Running(_)) => Self::Lost(observation.lost("its pod was deleted")),
+            (None, Self::Running(_)) => Self::Lost(observation.lost(GONE)),
             (None, _) => Self::Requested,
             // The pod has no address yet, and usually no node.
             (Some(PodState::Pending { .. }), _) => Self::Requested,
@@ -90,7 +90,7 @@ impl ReplicaPhase {
                 }
                 // An agent that is shutting down with its pod accepts no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
-                    Self::Lost(LostRun::disrupted("its pod was told to end"))
+                    Self::Lost(LostRun::disrupted("its agent was told to end"))
                 }
                 Some(_) | None => Self::Joined,
             },

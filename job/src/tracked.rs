@@ -7,7 +7,7 @@ use protocol::agent::{ExitOutcome, ExitReport, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 
 use super::gang::Member;
-use super::observation::{AgentState, Incarnation, Observation, Pod, Wait};
+use super::observation::{AgentState, GONE, Incarnation, Observation, Pod, Wait};
 use super::phase::JobPhase;
 use super::upkeep::Replacements;
 
@@ -144,7 +144,7 @@ impl Tracked {
                 && (horizon.is_none() || status.generation >= horizon)
         };
         if !self.seen.agent.status().is_some_and(has_ended) {
-            self.seen.agent_becomes(AgentState::Failed(self.seen.lost("its pod was deleted")));
+            self.seen.agent_becomes(AgentState::Failed(self.seen.lost(GONE)));
         }
     }
 

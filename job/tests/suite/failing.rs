@@ -109,7 +109,7 @@ fn a_script_that_left_is_not_the_cause_if_another_member_has_lost_its_pod_before
         let cause = cause(new, left());
         assert_eq!(
             cause.to_string(),
-            "worker-0 was lost: its pod takes no part in start 1.1, in which other replicas run"
+            "worker-0 was lost: its agent takes no part in start 1.1, in which other replicas run"
         );
     }
     assert_eq!(cause(Exited(FIRST, stopped(11)), left()), left());

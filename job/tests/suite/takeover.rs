@@ -201,7 +201,7 @@ fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
         let (JobPhase::Stopping(Stop { generation, ending: Ending::Failed(failure), .. }), actions) = moved else {
             panic!("not stopping, although the agent would refuse a launch: {moved:?}")
         };
-        let reason = "its pod takes no part in start 1.1, in which other replicas run".to_owned();
+        let reason = "its agent takes no part in start 1.1, in which other replicas run".to_owned();
         assert_eq!(failure, Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted });
         assert_eq!((generation, actions), (Some(FIRST), stop_with(Duration::ZERO)));
     }
@@ -239,7 +239,7 @@ fn an_agent_that_refuses_its_new_master_is_the_loss_of_a_member() {
 fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
     for other in [Configured(SECOND), Running(SECOND)] {
         let moved = look(pending(), &found(&[other, Exited(FIRST, stopped(1)), Running(SECOND)]));
-        let reason = "its pod takes no part in start 2.1, in which other replicas run".to_owned();
+        let reason = "its agent takes no part in start 2.1, in which other replicas run".to_owned();
         let lost = Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted };
         let (JobPhase::Stopping(Stop { ending, .. }), actions) = moved else { panic!("not stopping: {moved:?}") };
         assert_eq!((ending, actions), (Ending::Failed(lost), stop_with(Duration::ZERO)));

@@ -125,7 +125,7 @@ async fn a_pod_that_is_replaced_between_two_observations_causes_an_uncounted_res
     let view = running(&job, 2).await;
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (0, 1));
     let failure = view.restarts.failed_starts[0].failure.to_string();
-    assert!(failure.contains("its pod was deleted"), "{failure}");
+    assert!(failure.contains("its pod or its machine is gone"), "{failure}");
     agents(&master, &spec.name, 2).await.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
 }
