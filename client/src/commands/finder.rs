@@ -1,9 +1,10 @@
 //! Finds the jobs of verbs: at a master, or in the history of this user if the job's local master has ended.
 
-use protocol::history::PastJob;
+use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::view::JobView;
 
+use super::past::newest;
 use super::which_master::Masters;
 use crate::address::config::Config;
 use crate::ending::error::Error;
@@ -27,6 +28,23 @@ pub(super) enum Place {
     History(Box<PastJob>),
 }
 
+/// A job that a verb shows.
+pub(super) enum Seen {
+    /// The job is on record.
+    Present(MasterClient, Box<JobView>),
+    /// The job has ended, and is in the history.
+    Past(Box<PastJob>),
+}
+
+impl Seen {
+    pub(super) fn view(&self) -> &JobView {
+        match self {
+            Self::Present(_, view) => view,
+            Self::Past(past) => &past.view,
+        }
+    }
+}
+
 impl Finder {
     pub(super) async fn new(verb: &'static str, config: Config, notes: &Notes) -> Result<Self, Error> {
         let upstream = Upstream::find(verb, &config, notes).await?;
@@ -43,6 +61,25 @@ impl Finder {
         }
         // No local master has the job. This gives the error that says so.
         Masters::find(self.verb, &self.config, notes).await?.of(name).map(Place::Master)
+    }
+
+    /// The job with this name, for a verb that shows it. If it is not on record, the newest job with this name in the
+    /// history.
+    pub(super) async fn seen(&self, name: &JobName, notes: &Notes) -> Result<Seen, Error> {
+        let past = match self.locate(name, notes).await? {
+            Place::History(past) => past,
+            Place::Master(client) => match client.view(name).await {
+                Ok(view) => return Ok(Seen::Present(client, Box::new(view))),
+                Err(missing) if missing.is_not_found() => {
+                    let PastJobs { jobs, .. } = client.history().await.unwrap_or_default();
+                    let newest = newest(&jobs, name).ok_or(missing)?;
+                    Box::new(client.past_job(&newest.uid).await?)
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        notes.say(&format!("job {name} is no longer on record; this is from the history"));
+        Ok(Seen::Past(past))
     }
 
     /// The master of the job, for a verb without a meaning for a job that has ended.

@@ -18,10 +18,10 @@ use crate::ui::upstream::Upstream;
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
 pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
-    if args.all {
-        return show(past::all_jobs(config, notes).await?, args, data);
-    }
     let upstream = Upstream::find("list", config, notes).await?;
+    if args.all {
+        return show(past::all_jobs(&upstream, notes).await?, args, data);
+    }
     if args.watch {
         return watch(&upstream, args, data, notes).await;
     }

@@ -65,7 +65,7 @@ pub(crate) async fn run(
     let masters = async |verb| Masters::find(verb, &config()?, notes).await;
     let finder = async |verb| Finder::new(verb, config()?, notes).await;
     let client = async |verb, job: &NameArg| finder(verb).await?.on_record(&job.name, notes).await;
-    let seen = async |verb, job: &NameArg| past::find(verb, &job.name, &config()?, notes).await;
+    let seen = async |verb, job: &NameArg| finder(verb).await?.seen(&job.name, notes).await;
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
         Some(Verb::List(args)) => list::run(&config()?, &args, &mut data, notes).await,

@@ -17,74 +17,16 @@ use crate::address::config::{Config, MasterChoice};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
+use crate::ui::upstream::Upstream;
 
 /// Maximum time from a job's end until its local master has written the job to the history, and the pause between two
 /// requests for the job.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
 const KEEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// A job that a verb shows.
-pub(super) enum Seen {
-    /// The job is on record.
-    Present(MasterClient, Box<JobView>),
-    /// The job has ended, and is in the history.
-    Past(Box<PastJob>),
-}
-
-impl Seen {
-    pub(super) fn view(&self) -> &JobView {
-        match self {
-            Self::Present(_, view) => view,
-            Self::Past(past) => &past.view,
-        }
-    }
-}
-
-/// The job with this name. If it is not on record, the newest job with this name in the history.
-pub(super) async fn find(verb: &'static str, name: &JobName, config: &Config, notes: &Notes) -> Result<Seen, Error> {
-    let masters = Masters::find(verb, config, notes).await;
-    let is_running = masters.as_ref().is_ok_and(|masters| masters.may_have(name));
-    let client = match masters.and_then(|masters| masters.of(name)) {
-        Ok(client) => client,
-        // Several local masters have a job with this name.
-        Err(error) if is_running => return Err(error),
-        // No local master runs, or none of them has the job.
-        Err(error) => return newest_of_user(name, config, notes).ok_or(error),
-    };
-    let missing = match client.view(name).await {
-        Ok(view) => return Ok(Seen::Present(client, Box::new(view))),
-        Err(error) if error.is_not_found() => error,
-        Err(error) => return Err(error.into()),
-    };
-    let PastJobs { jobs, .. } = client.history().await.unwrap_or_default();
-    if let Some(newest) = newest(&jobs, name) {
-        let past = client.past_job(&newest.uid).await?;
-        return Ok(from_history(past, notes));
-    }
-    newest_of_user(name, config, notes).ok_or_else(|| missing.into())
-}
-
 /// The job with this name that was accepted last.
 pub(crate) fn newest<'a>(jobs: &'a [JobSummary], name: &JobName) -> Option<&'a JobSummary> {
     jobs.iter().filter(|job| job.name == *name).max_by_key(|job| job.times.accepted)
-}
-
-/// The newest job with this name in the history of this user.
-fn newest_of_user(name: &JobName, config: &Config, notes: &Notes) -> Option<Seen> {
-    let history = of_user(config)?;
-    let list = history.list().ok()?;
-    match history.read(&newest(&list.jobs, name)?.uid) {
-        Ok(past) => past.map(|past| from_history(past, notes)),
-        Err(error) => {
-            notes.say(&format!("could not read the history: {error}"));
-            None
-        }
-    }
-}
-
-fn from_history(past: PastJob, notes: &Notes) -> Seen {
-    notes.say(&format!("job {} is no longer on record; this is from the history", past.view.name));
-    Seen::Past(Box::new(past))
 }
 
 /// The history of this user, if the command asks local masters.
@@ -96,19 +38,9 @@ pub(crate) fn of_user(config: &Config) -> Option<History> {
 }
 
 /// All jobs on record, and then all jobs of the history that are no longer on record, the newest first.
-pub(super) async fn all_jobs(config: &Config, notes: &Notes) -> Result<Vec<JobSummary>, Error> {
-    let own = of_user(config);
-    let masters = match Masters::find("list", config, notes).await {
-        Ok(masters) => Some(masters),
-        // Without a running local master, the history of this user is still there.
-        Err(error) if own.is_none() => return Err(error),
-        Err(_) => None,
-    };
-    let jobs = match &masters {
-        Some(masters) => masters.list().await?.jobs,
-        None => vec![],
-    };
-    let PastJobs { jobs: past, skipped } = ended(masters.as_ref(), own.as_ref(), &jobs).await?;
+pub(super) async fn all_jobs(upstream: &Upstream, notes: &Notes) -> Result<Vec<JobSummary>, Error> {
+    let jobs = upstream.list().await?.jobs;
+    let PastJobs { jobs: past, skipped } = upstream.all_ended(&jobs).await?;
     for skipped in skipped {
         notes.say(&format!("skipped a file of the history: {} {}", skipped.file, skipped.reason));
     }
@@ -116,15 +48,8 @@ pub(super) async fn all_jobs(config: &Config, notes: &Notes) -> Result<Vec<JobSu
 }
 
 /// The jobs in the histories of these masters and of this user that are not among `present`.
-pub(crate) async fn ended(
-    masters: Option<&Masters>,
-    own: Option<&History>,
-    present: &[JobSummary],
-) -> Result<PastJobs, Error> {
-    let mut lists = match masters {
-        Some(masters) => masters.of_all(async |client| Ok(vec![client.history().await?])).await?,
-        None => vec![],
-    };
+pub(crate) async fn ended(masters: &Masters, own: Option<&History>, present: &[JobSummary]) -> Result<PastJobs, Error> {
+    let mut lists = masters.of_all(async |client| Ok(vec![client.history().await?])).await?;
     if let Some(history) = own.cloned() {
         let list = spawn_blocking(move || history.list()).await.map_err(io::Error::other).flatten();
         lists.push(list.map_err(|error| Error::input("read the history").because(error))?);

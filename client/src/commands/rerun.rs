@@ -6,10 +6,10 @@ use protocol::job::{JobRequest, JobSpec};
 use protocol::view::JobView;
 
 use super::bring::about_code;
+use super::finder::{Finder, Seen};
 use super::machines::how_to_join;
 use super::order::Order;
 use super::own_master::at_own_master;
-use super::past::{self, Seen};
 use super::submit::{check_for_processes, no_detach, send};
 use super::which_master::running_master;
 use crate::address::config::{Config, variable_to_pass_on};
@@ -23,7 +23,7 @@ use crate::request::{about, job_request, name_after};
 /// Submits the job again, under a new name unless the new job replaces the earlier one.
 pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let RerunArgs { job: NameArg { name }, replace, detach, format, changes } = args;
-    let seen = past::find("rerun", &name, config, notes).await?;
+    let seen = Finder::new("rerun", config.clone(), notes).await?.seen(&name, notes).await?;
     let mut request = again(seen.view(), changes, replace)?;
     if let Some(folder) = request.work_dir.as_ref().filter(|folder| folder.is_dir()) {
         // The new job runs the files that are in the folder now.

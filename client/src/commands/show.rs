@@ -3,8 +3,8 @@
 
 use serde_json::json;
 
+use super::finder::Seen;
 use super::now;
-use super::past::Seen;
 use super::which_master::Masters;
 use crate::args::{Format, FormatArgs, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;

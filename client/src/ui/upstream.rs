@@ -72,8 +72,12 @@ impl Upstream {
     /// The jobs of the history that are not among `present`. Files that cannot be read are left out;
     /// `client list --all` names them.
     pub(crate) async fn ended(&self, present: &[JobSummary]) -> Result<Vec<JobSummary>, Error> {
-        let PastJobs { jobs, skipped: _ } = past::ended(Some(&self.masters()), self.history(), present).await?;
-        Ok(jobs)
+        Ok(self.all_ended(present).await?.jobs)
+    }
+
+    /// Like [`Self::ended`], with the files that cannot be read.
+    pub(crate) async fn all_ended(&self, present: &[JobSummary]) -> Result<PastJobs, Error> {
+        past::ended(&self.masters(), self.history(), present).await
     }
 
     /// The job with this uid in the history.

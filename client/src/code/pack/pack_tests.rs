@@ -115,7 +115,10 @@ fn a_link_out_of_the_folder_or_in_a_circle_is_refused_unless_a_pattern_excludes_
         symlink(target, folder.path().join("lib/link")).unwrap();
         let (sentence, hint) = refused(folder.path());
         assert!(sentence.contains(&format!("lib/link {wrong}")), "{sentence}");
-        assert_eq!(hint, "put a copy in place of the link, or exclude it with a pattern in .musterignore");
+        assert_eq!(
+            hint,
+            "put a copy in place of the link; or exclude it with a pattern in .musterignore, and name the data by its absolute path"
+        );
         fs::write(folder.path().join(".musterignore"), "link/\n.*\n").unwrap();
         assert_eq!(sent(folder.path()), ["exec.py", "lib/a.py"]);
     }
