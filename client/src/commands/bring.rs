@@ -35,7 +35,7 @@ pub(super) async fn pack(
     let packing = spawn_blocking(move || Packed::read(&folder, &in_folder));
     let packed = packing.await.expect("packing does not panic")?;
     syntax::check_submit(&packed, script.as_str(), syntax).await?;
-    packed.left_out().iter().for_each(|sentence| notes.say(sentence));
+    packed.left_out().iter().chain(&packed.secrets()).for_each(|sentence| notes.say(sentence));
     Ok(packed)
 }
 

@@ -38,7 +38,9 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> Error {
 
 /// The error of a manifest, for example because of two paths that differ only in case.
 /// Maximum number of files and folders that are named in one sentence.
-const LEFT_OUT_MAX: usize = 5;
+const NAMED_MAX: usize = 5;
+/// Names of files that usually contain secrets.
+const SECRETS: [&str; 6] = [".env", ".netrc", ".pypirc", ".git-credentials", "id_rsa", "id_ed25519"];
 
 fn wrong_manifest(error: &BadManifest) -> Error {
     wrong_files(error.to_string()).hint("rename one of the files, or exclude it with a pattern in .musterignore")
@@ -100,10 +102,19 @@ impl Packed {
 
     /// A sentence about the files and folders that a .gitignore leaves out: a script may need its data or its `.env`.
     pub(crate) fn left_out(&self) -> Option<String> {
-        let (named, others) = self.left_out.split_at(self.left_out.len().min(LEFT_OUT_MAX));
+        let (named, others) = self.left_out.split_at(self.left_out.len().min(NAMED_MAX));
         let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
         let what = format!("left out by .gitignore: {}{others}", named.join(", "));
         (!named.is_empty()).then(|| format!("{what} (a .musterignore replaces .gitignore)"))
+    }
+
+    /// A sentence about files that usually contain secrets.
+    pub(crate) fn secrets(&self) -> Option<String> {
+        let name = |path: &str| path.rsplit('/').next().is_some_and(|name| SECRETS.contains(&name));
+        let paths = self.manifest.files().iter().map(|file| file.path.as_str());
+        let named = paths.filter(|path| name(path)).take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+        let cure = "everyone who can read the job's code can read it; a line in .musterignore leaves it out";
+        (!named.is_empty()).then(|| format!("the code contains {named}: {cure}"))
     }
 
     /// The Python source files, with their contents.

@@ -64,6 +64,13 @@ fn files_of_git_and_of_virtual_environments_and_of_caches_and_of_muster_are_neve
 }
 
 #[test]
+fn files_that_usually_contain_secrets_are_named() {
+    let folder = folder(&[(".env", "KEY=1"), ("keys/id_rsa", ""), ("env.py", "")]);
+    let told = packed(folder.path()).unwrap().secrets().unwrap();
+    assert!(told.starts_with("the code contains .env, keys/id_rsa: "), "{told}");
+}
+
+#[test]
 fn only_the_first_of_musterignore_dockerignore_and_gitignore_is_used() {
     let files = [("a.log", ""), ("b.txt", ""), ("c/d.log", ""), (".gitignore", "*.log\n.gitignore\n")];
     let folder = folder(&files);
