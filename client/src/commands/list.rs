@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use protocol::history::PastJobs;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobList, JobSummary};
 
@@ -20,7 +21,7 @@ use crate::ui::upstream::Upstream;
 pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let upstream = Upstream::find("list", config, notes).await?;
     if args.all {
-        return show(past::all_jobs(&upstream, notes).await?, args, data);
+        return show(all_jobs(&upstream, notes).await?, args, data);
     }
     if args.watch {
         return watch(&upstream, args, data, notes).await;
@@ -30,6 +31,16 @@ pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes
         notes.say(&none_runs(upstream.ended(&[]).await?.len()));
     }
     show(jobs, args, data)
+}
+
+/// All jobs on record, and then all jobs of the history that are no longer on record, the newest first.
+async fn all_jobs(upstream: &Upstream, notes: &Notes) -> Result<Vec<JobSummary>, Error> {
+    let jobs = upstream.list().await?.jobs;
+    let PastJobs { jobs: past, skipped } = upstream.all_ended(&jobs).await?;
+    for skipped in skipped {
+        notes.say(&format!("skipped a file of the history: {} {}", skipped.file, skipped.reason));
+    }
+    Ok([jobs, past].concat())
 }
 
 /// The sentence in place of a list of local jobs, if this many jobs have ended.

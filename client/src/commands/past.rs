@@ -17,7 +17,6 @@ use crate::address::config::{Config, MasterChoice};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
-use crate::ui::upstream::Upstream;
 
 /// Maximum time from a job's end until its local master has written the job to the history, and the pause between two
 /// requests for the job.
@@ -35,16 +34,6 @@ pub(crate) fn of_user(config: &Config) -> Option<History> {
         MasterChoice::Local(_) => config.history.clone().map(History::at),
         MasterChoice::At(_) | MasterChoice::Kube(_) => None,
     }
-}
-
-/// All jobs on record, and then all jobs of the history that are no longer on record, the newest first.
-pub(super) async fn all_jobs(upstream: &Upstream, notes: &Notes) -> Result<Vec<JobSummary>, Error> {
-    let jobs = upstream.list().await?.jobs;
-    let PastJobs { jobs: past, skipped } = upstream.all_ended(&jobs).await?;
-    for skipped in skipped {
-        notes.say(&format!("skipped a file of the history: {} {}", skipped.file, skipped.reason));
-    }
-    Ok([jobs, past].concat())
 }
 
 /// The jobs in the histories of these masters and of this user that are not among `present`.
