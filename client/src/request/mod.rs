@@ -1,6 +1,7 @@
 //! Turns the arguments of a submit into a valid job before anything starts.
 
 pub(crate) mod about;
+pub(crate) mod again;
 pub(crate) mod env_file;
 pub(crate) mod script;
 pub(crate) mod spawn;

@@ -8,9 +8,9 @@ use protocol::view::{JobState, JobView};
 
 use super::upstream::Upstream;
 use crate::commands::bring::about_code;
-use crate::commands::rerun::{has_code, repeated};
 use crate::ending::error::Error;
 use crate::follow::replaced;
+use crate::request::again::{has_code, repeated};
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

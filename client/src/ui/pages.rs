@@ -13,7 +13,7 @@ use super::log_lines::Line;
 use super::parts::{Content, Filter, JobShown, Known, Part, html, plain};
 use super::tab::place;
 use super::tf_config::tf_config;
-use crate::commands::rerun::new_name;
+use crate::request::again::new_name;
 
 /// The frame of every page. [`page`] fills in the body.
 #[derive(Default, Template)]

@@ -14,11 +14,11 @@ use tokio::time::sleep;
 
 use crate::address::config::{Config, MasterChoice};
 use crate::commands::past;
-use crate::commands::rerun::last_spec;
 use crate::commands::which_master::{Masters, running};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::{Notes, differences};
+use crate::request::again::last_spec;
 
 /// Pause between two requests to local masters for their jobs.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
