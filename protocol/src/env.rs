@@ -35,7 +35,8 @@ pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// of this start, as a JSON list. 0 for a chief that only directs. Muster may change the sizes later.
 pub const MUSTER_BATCH_SIZES: &str = "MUSTER_BATCH_SIZES";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is
-/// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
+/// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy. Otherwise the script does
+/// not get this variable.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
 /// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent,
 /// and the inode of this socket, as `FD:INODE`.

@@ -103,19 +103,27 @@ pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment
 }
 
 /// Keeps the hosts in [`MUSTER_NO_PROXY`] off a proxy. Otherwise gRPC would connect to the peers through the proxy, and
-/// TensorFlow would wait for the peers silently and without a limit.
+/// TensorFlow would wait for the peers silently and without a limit. Without a proxy, removes the variable: JAX would
+/// take it for a proxy, and warn that the script may hang.
 fn keep_peers_off_the_proxy(environment: &mut Environment) {
-    if let Some(peers) = environment.get(OsStr::new(MUSTER_NO_PROXY)).filter(|peers| !peers.is_empty()).cloned() {
+    if !has_proxy(environment) {
+        environment.remove(OsStr::new(MUSTER_NO_PROXY));
+    } else if let Some(peers) = environment.get(OsStr::new(MUSTER_NO_PROXY)).filter(|peers| !peers.is_empty()).cloned()
+    {
         keep_off_the_proxy(environment, &peers);
     }
 }
 
+fn has_proxy(environment: &Environment) -> bool {
+    PROXIES.iter().any(|name| environment.get(OsStr::new(name)).is_some_and(|value| !value.is_empty()))
+}
+
 /// If a proxy is set, adds these hosts, which are separated by commas, to `no_proxy`.
 pub(crate) fn keep_off_the_proxy(environment: &mut Environment, hosts: &OsStr) {
-    let get = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
-    if PROXIES.into_iter().all(|name| get(name).is_none()) {
+    if !has_proxy(environment) {
         return;
     }
+    let get = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     // Some programs read `no_proxy` and others `NO_PROXY`, so both variables get all hosts.
     let lower = get("no_proxy").or(get("NO_PROXY"));
     let upper = get("NO_PROXY").or(get("no_proxy"));

@@ -75,6 +75,9 @@ fn peers_are_added_to_no_proxy_if_a_proxy_is_set() {
     let untouched = environment(&[("http_proxy", "p"), ("no_proxy", "x")]);
     let child = child_environment(&untouched, &BTreeMap::new());
     assert_eq!(child, untouched, "the environment changed although there are no peers");
+    // JAX takes each variable with `_proxy` in its name for a proxy, and then warns that the script may hang.
+    let child = child_environment(&environment(&[]), &parse_config(peers).unwrap());
+    assert_eq!(child, environment(&[]), "without a proxy, a script gets MUSTER_NO_PROXY");
 }
 
 fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {

@@ -60,14 +60,13 @@ fn a_replacement_whose_script_does_not_parse_leaves_the_old_job_running() {
 }
 
 #[test]
-fn exec_py_sees_its_seven_muster_variables_and_agents_inherit_no_settings_of_the_client_or_the_master() {
+fn exec_py_sees_its_six_muster_variables_and_agents_inherit_no_settings_of_the_client_or_the_master() {
     let scene = Scene::new("import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
     let mut command = scene.client(&["--worker-num", "1"]);
     let run =
         Finished::of(command.env("MUSTER_LINGER", "no number").env("MUSTER_TERMINATION_GRACE_SECONDS", "none either"))
             .code(0);
-    let names = ["FD", "GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"]
-        .map(|name| format!("'MUSTER_{name}'"));
+    let names = ["FD", "GENERATION", "INDEX", "JOB", "RESTART_COUNT", "ROLE"].map(|name| format!("'MUSTER_{name}'"));
     assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
 
     let master = scene.master_with(&[("MUSTER_LINGER", "no number")]);
