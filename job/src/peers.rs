@@ -68,6 +68,8 @@ impl Peers {
     pub(super) fn of_rank(&self, Rank(rank): Rank, spec: &JobSpec, uid: &str, restarts: u32) -> Vec<Variable> {
         let (first, world, rank) = (self.ranks[0].address, self.ranks.len(), rank as usize);
         let (Trainer { replica, host, local, .. }, address) = (self.ranks[rank], first.ip().to_string());
+        // Scripts for JAXJobs append `:PORT`, so an IPv6 address needs its brackets.
+        let coordinator = if first.is_ipv6() { format!("[{address}]") } else { address.clone() };
         vec![
             (env::MASTER_ADDR, address.as_str().into()),
             (env::MASTER_PORT, first.port().into()),
@@ -91,6 +93,10 @@ impl Peers {
             (env::JAX_COORDINATOR_ADDRESS, first.to_string().into()),
             (env::JAX_NUM_PROCESSES, world.into()),
             (env::JAX_PROCESS_ID, rank.into()),
+            (env::COORDINATOR_ADDRESS, coordinator.into()),
+            (env::COORDINATOR_PORT, first.port().into()),
+            (env::NUM_PROCESSES, world.into()),
+            (env::PROCESS_ID, rank.into()),
             (env::KERAS_DISTRIBUTION_JOB_ADDRESSES, first.to_string().into()),
             (env::KERAS_DISTRIBUTION_NUM_PROCESSES, world.into()),
             (env::KERAS_DISTRIBUTION_PROCESS_ID, rank.into()),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use protocol::batching::BATCH_SIZE_LIST_KEY;
 use protocol::env::{self, launchers};
+use protocol::expansion::{TOTAL_LIMIT, expanded};
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
 use protocol::tf_config::{Cluster, TfConfig, TfConfigOptions};
@@ -123,7 +124,35 @@ impl<'a> Rendezvous<'a> {
         if let Some(Rank(rank)) = rank {
             variables.insert(env::RANK, Variable::Own(rank.into()));
         }
-        Environment { tf_config: self.tf_config(replica), variables }
+        let tf_config = self.tf_config(replica);
+        let expanded = self.expanded(&variables, tf_config.as_ref());
+        variables.extend(expanded);
+        Environment { tf_config, variables }
+    }
+
+    /// The job's own variables whose values refer to other variables, with `$(NAME)` replaced as in Kubernetes. If the
+    /// values together would be longer than Linux passes to a program, the rest stays as it is.
+    fn expanded(
+        &'a self,
+        variables: &BTreeMap<&'a str, Variable<'a>>,
+        tf_config: Option<&TfConfig<'a, RawValue>>,
+    ) -> Vec<(&'a str, Variable<'a>)> {
+        let refers = |(name, value): &(&env::EnvName, &String)| !name.is_reserved() && value.contains('$');
+        let mut own = self.spec.env.iter().filter(refers).peekable();
+        if own.peek().is_none() {
+            return vec![];
+        }
+        let mut texts: BTreeMap<&[u8], String> =
+            variables.iter().map(|(name, value)| (name.as_bytes(), value.text())).collect();
+        let tf_config = tf_config.map(|config| (env::TF_CONFIG.as_bytes(), json(config).get().to_owned()));
+        texts.extend(tf_config);
+        let mut left = TOTAL_LIMIT;
+        own.map_while(|(name, value)| {
+            let value = expanded(value.as_bytes(), |name| texts.get(name).map(String::as_bytes))?;
+            left = left.checked_sub(value.len())?;
+            Some((name.as_str(), Variable::Own(String::from_utf8_lossy(&value).into())))
+        })
+        .collect()
     }
 
     /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.
@@ -160,6 +189,17 @@ enum Variable<'a> {
     Own(Value),
     /// A value that is the same for all members.
     OfAll(&'a RawValue),
+}
+
+impl Variable<'_> {
+    /// The value that a script gets.
+    fn text(&self) -> String {
+        let value = match self {
+            Self::Own(value) => value.clone(),
+            Self::OfAll(json) => serde_json::from_str(json.get()).expect("it was written as JSON"),
+        };
+        value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    }
 }
 
 impl Serialize for Environment<'_> {

@@ -9,6 +9,7 @@ pub(crate) mod tfjob;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::io;
 use std::path::Path;
 
@@ -180,19 +181,26 @@ pub(crate) fn variables(
     variable: Variable<'_>,
 ) -> Result<BTreeMap<EnvName, String>, Error> {
     let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
-    let pair = |flag| match flag {
-        EnvArg::Set(name, value) => Ok((name, value)),
+    let pair = |flag, written: fn(String) -> String| match flag {
+        EnvArg::Set(name, value) => Ok((name, written(value))),
         EnvArg::PassOn(name) => {
             let unset = || {
                 Error::input(format!("--env {name}: {name} is not set in your environment"))
                     .hint(format!("set {name}, or give --env {name}=VALUE"))
             };
             let value = variable(&name).map_err(|error| error.at("--env"))?.ok_or_else(unset)?;
-            Ok((name, value))
+            Ok((name, not_expanded(value)))
         }
     };
+    // A file and the client's environment may have secrets with `$`, so only the values in flags are expanded.
+    let from_file = from_file.into_iter().map(|variable| pair(variable, not_expanded));
     // The last value of a name wins, so flags win over the file.
-    from_file.into_iter().chain(flags).map(pair).collect()
+    from_file.chain(flags.into_iter().map(|flag| pair(flag, identity))).collect()
+}
+
+/// Writes a value so that the master does not expand it.
+fn not_expanded(value: String) -> String {
+    if value.contains("$(") || value.contains("$$") { value.replace('$', "$$") } else { value }
 }
 
 /// A random suffix for a name.
@@ -342,10 +350,10 @@ mod tests {
     fn a_flag_wins_over_the_file_and_the_last_flag_wins() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("job.env");
-        std::fs::write(&file, "A=file\nB=file\nMINE\n").unwrap();
-        let spec = spec(&["--env", "B=one", "--env", "B=two", "--env-file", file.to_str().unwrap()]).unwrap();
+        std::fs::write(&file, "A=file\nB=file\nMINE\nSECRET=pa$$(RANK)$x\n").unwrap();
+        let spec = spec(&["--env", "B=one", "--env", "B=two$(A)", "--env-file", file.to_str().unwrap()]).unwrap();
         let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(env, [("A", "file"), ("B", "two"), ("MINE", "my own")]);
+        assert_eq!(env, [("A", "file"), ("B", "two$(A)"), ("MINE", "my own"), ("SECRET", "pa$$$$(RANK)$$x")]);
     }
 
     #[test]

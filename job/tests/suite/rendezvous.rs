@@ -81,6 +81,7 @@ fn an_environment_has_exactly_the_documented_variables() {
         "PET_NNODES": 1, "PET_NODE_RANK": 0, "PET_NPROC_PER_NODE": 1,
         "PET_MASTER_ADDR": "10.0.0.0", "PET_MASTER_PORT": 1234,
         "JAX_COORDINATOR_ADDRESS": "10.0.0.0:1234", "JAX_NUM_PROCESSES": 1, "JAX_PROCESS_ID": 0,
+        "COORDINATOR_ADDRESS": "10.0.0.0", "COORDINATOR_PORT": 1234, "NUM_PROCESSES": 1, "PROCESS_ID": 0,
         "KERAS_DISTRIBUTION_JOB_ADDRESSES": "10.0.0.0:1234", "KERAS_DISTRIBUTION_NUM_PROCESSES": 1,
         "KERAS_DISTRIBUTION_PROCESS_ID": 0,
     });
@@ -202,6 +203,44 @@ fn variables_of_the_job_override_defaults() {
     assert_eq!(env["TF_GRPC_WORKER_CACHE_THREADS"], json!("8"));
     assert_eq!(env["LEARNING_RATE"], json!("0.1"));
     assert_eq!((&env["MASTER_PORT"], &env["PS_HOSTS"]), (&json!("29500"), &json!("a:1")));
+}
+
+#[test]
+fn references_in_variables_of_the_job_are_replaced_as_in_kubernetes() {
+    let name = |text: &str| text.parse::<EnvName>().expect("not a variable's name");
+    let table = [
+        ("ID", "$(RANK)", "1"),
+        ("OWN", "$(PLAIN)/$(ID) $(MUSTER_ROLE)-$(MUSTER_INDEX)", "a/$(RANK) worker-1"),
+        ("PLAIN", "a", "a"),
+        ("PROCESS_ID", "$(WORKER_HOSTS)", "10.0.0.0:1234,10.0.0.1:1234"),
+        ("SELF", "$(SELF)", "$(SELF)"),
+        ("STAYS", "$(UNKNOWN) $$(RANK) $$ $", "$(UNKNOWN) $(RANK) $ $"),
+        (
+            "TASK",
+            "$(TF_CONFIG)",
+            r#"{"cluster":{"worker":["10.0.0.0:1234","10.0.0.1:1234"]},"task":{"type":"worker","index":1}}"#,
+        ),
+    ];
+    let env = table.map(|(key, value, _)| (name(key), value.to_owned())).into();
+    let envs = environments(&spec(JobRequest { env, ..request(Strategy::AllReduce, 2) }));
+    for (key, value, expected) in table {
+        assert_eq!(envs[&id("worker-1")][key], expected, "{value}");
+    }
+    let big =
+        (0..100).map(|n| (name(&format!("BIG{n}")), "$(FILL)".repeat(2))).chain([(name("FILL"), "x".repeat(60_000))]);
+    let env = big.collect();
+    let envs = environments(&spec(JobRequest { env, ..request(Strategy::AllReduce, 1) }));
+    let total = envs[&id("worker-0")].to_string().len();
+    assert!(total < 7 << 20, "an environment of {total} bytes");
+}
+
+#[test]
+fn the_coordinator_of_a_jaxjob_is_in_brackets_if_it_has_an_ipv6_address() {
+    let spec = spec(request(Strategy::AllReduce, 1));
+    let members = BTreeMap::from([(id("worker-0"), "[fd00::4]:1234".parse().expect("not an address"))]);
+    let env =
+        serde_json::to_value(Rendezvous::new(&spec, FIRST, &members).environment(id("worker-0"))).expect("not JSON");
+    assert_eq!((&env["COORDINATOR_ADDRESS"], &env["COORDINATOR_PORT"]), (&json!("[fd00::4]"), &json!(1234)));
 }
 
 #[test]

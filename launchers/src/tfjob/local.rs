@@ -53,11 +53,10 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
-/// A variable with the value of `--env`, if its own value comes from the cluster. Other variables may contain this value,
-/// in which `$` is an ordinary letter.
+/// A variable with the value of `--env`, if its own value comes from the cluster. Other variables may contain this value.
 fn known_here(name: &EnvName, variable: &Value, options: &TfJobOptions) -> Option<Value> {
     let value = options.env.get(name).filter(|_| !variable["valueFrom"].is_null())?;
-    Some(json!({ "name": name.as_str(), "value": value.replace('$', "$$") }))
+    Some(json!({ "name": name.as_str(), "value": value }))
 }
 
 /// Whether the agent gets this variable with the value in the file. A value of `--env` replaces it later, but other

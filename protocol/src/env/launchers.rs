@@ -60,6 +60,14 @@ names! {
     JAX_NUM_PROCESSES,
     /// Read by scripts for JAX: the rank.
     JAX_PROCESS_ID,
+    /// Read by scripts for Kubeflow's JAXJobs: the address of rank 0, in brackets if it is an IPv6 address.
+    COORDINATOR_ADDRESS,
+    /// Read by scripts for Kubeflow's JAXJobs: the same as [`MASTER_PORT`].
+    COORDINATOR_PORT,
+    /// Read by scripts for Kubeflow's JAXJobs: the same as [`JAX_NUM_PROCESSES`].
+    NUM_PROCESSES,
+    /// Read by scripts for Kubeflow's JAXJobs: the same as [`JAX_PROCESS_ID`].
+    PROCESS_ID,
     /// Read by `keras.distribution.initialize`: the same as [`JAX_COORDINATOR_ADDRESS`].
     KERAS_DISTRIBUTION_JOB_ADDRESSES,
     /// Read by `keras.distribution.initialize`: the same as [`JAX_NUM_PROCESSES`].
