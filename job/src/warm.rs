@@ -1,12 +1,15 @@
 //! Whether a job's agents keep a warm interpreter, and what they import into it.
 
+use std::net::IpAddr;
+
 use protocol::env::EnvName;
+use protocol::env::launchers::LOCAL_WORLD_SIZE;
 use protocol::ids::Role;
 use protocol::job::JobSpec;
 use protocol::run_policy::Preload;
 use protocol::warm::WarmRequest;
 
-use super::rendezvous;
+use super::{plan, rendezvous};
 
 /// Whether the job's agents keep a warm interpreter.
 pub fn is_warm(spec: &JobSpec) -> bool {
@@ -18,15 +21,20 @@ pub fn is_warm(spec: &JobSpec) -> bool {
     }
 }
 
-/// The request to the agents of a role, if the job is warm. The request has the variables that are the same in every
-/// start.
-pub fn request(spec: &JobSpec, role: Role) -> Option<WarmRequest> {
+/// The request to an agent of this role at this address, if the job is warm. The request has the variables that are the
+/// same in every start. It also has LOCAL_WORLD_SIZE if all replicas are on one machine: the agent computes
+/// OMP_NUM_THREADS from it, which modules read while they are imported.
+pub fn request(spec: &JobSpec, role: Role, address: IpAddr) -> Option<WarmRequest> {
     let variable = |(name, value): (&str, &str)| Some((name.parse::<EnvName>().ok()?, value.to_owned()));
     let modules = match &spec.run_policy.preload {
         Some(Preload::Modules(modules)) => Some(modules.clone()),
         Some(Preload::Never) | None => None,
     };
-    let request =
-        || WarmRequest { env: rendezvous::constants(spec, role).into_iter().filter_map(variable).collect(), modules };
+    let request = || {
+        let ranks = plan::replicas(spec).iter().filter(|id| id.role.trains()).count().to_string();
+        let local = (address.is_loopback() && role.trains()).then_some((LOCAL_WORLD_SIZE, ranks.as_str()));
+        let variables = local.into_iter().chain(rendezvous::constants(spec, role));
+        WarmRequest { env: variables.filter_map(variable).collect(), modules }
+    };
     is_warm(spec).then(request)
 }

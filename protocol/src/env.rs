@@ -84,6 +84,11 @@ pub const MUSTER_SCRIPT_PREFIX: &str = "MUSTER_SCRIPT_";
 /// API for the members. The request fails, because pods have no token for the API.
 pub const KUBERNETES_SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 
+/// Written by the agent, as by torchrun, if several replicas that train share a machine and nobody has set it: `1`.
+/// Read by OpenMP and OpenBLAS, and so by PyTorch and NumPy. Otherwise each replica would have a thread for each
+/// processor, and the threads would wait for each other.
+pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
+
 /// Prefix of Muster's own variables.
 pub const MUSTER_PREFIX: &str = "MUSTER_";
 

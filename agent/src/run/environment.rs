@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use protocol::env::{EnvError, EnvName, MUSTER_NO_PROXY};
+use protocol::env::launchers::LOCAL_WORLD_SIZE;
+use protocol::env::{EnvError, EnvName, MUSTER_NO_PROXY, OMP_NUM_THREADS};
 use protocol::warm::WarmRequest;
 use serde_json::value::RawValue;
 
@@ -99,6 +100,10 @@ pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment
         };
     }
     keep_peers_off_the_proxy(&mut environment);
+    let ranks = environment.get(OsStr::new(LOCAL_WORLD_SIZE)).and_then(|ranks| ranks.to_str()?.parse::<u32>().ok());
+    if ranks > Some(1) && !changes.keys().any(|name| name.as_str() == OMP_NUM_THREADS) {
+        environment.entry(OMP_NUM_THREADS.into()).or_insert("1".into());
+    }
     environment
 }
 

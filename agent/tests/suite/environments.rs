@@ -80,6 +80,23 @@ fn peers_are_added_to_no_proxy_if_a_proxy_is_set() {
     assert_eq!(child, environment(&[]), "without a proxy, a script gets MUSTER_NO_PROXY");
 }
 
+#[test]
+fn ranks_that_share_a_machine_get_one_thread_each_unless_someone_has_set_a_number() {
+    for (own, config, threads) in [
+        (None, r#"{"LOCAL_WORLD_SIZE": 2}"#, Some("1")),
+        (None, r#"{"LOCAL_WORLD_SIZE": 1}"#, None),
+        (None, "{}", None),
+        (Some("8"), r#"{"LOCAL_WORLD_SIZE": 2}"#, Some("8")),
+        (Some("8"), r#"{"LOCAL_WORLD_SIZE": 2, "OMP_NUM_THREADS": "4"}"#, Some("4")),
+        (Some("8"), r#"{"LOCAL_WORLD_SIZE": 2, "OMP_NUM_THREADS": null}"#, None),
+    ] {
+        let own: Environment = own.map(|own| ("OMP_NUM_THREADS".into(), own.into())).into_iter().collect();
+        let child = child_environment(&own, &parse_config(config.as_bytes()).unwrap());
+        let found = child.get(&OsString::from("OMP_NUM_THREADS")).map(|value| value.to_str().unwrap());
+        assert_eq!(found, threads, "{own:?} {config}");
+    }
+}
+
 fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {
     let invocation = parse(arguments.iter().map(OsString::from).collect(), environment(own)).unwrap();
     let Invocation::Agent(config) = invocation else { panic!("{invocation:?}") };

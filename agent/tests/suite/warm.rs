@@ -211,6 +211,19 @@ fn a_run_with_other_variables_or_imports_than_the_interpreter_starts_cold_and_th
 }
 
 #[test]
+fn a_rank_that_shares_its_machine_starts_warm_with_the_threads_that_the_modules_have_seen() {
+    let folders = Folders::new();
+    folders.write_script("import os, standin\nprint(os.environ['OMP_NUM_THREADS'])");
+    let (agent, env) = (folders.agent(), folders.env(&json!({"LOCAL_WORLD_SIZE": "3"})));
+    assert_eq!(agent.warm_up(&env, &json!(["standin"])), WarmState::Ready);
+    // An elastic job has fewer ranks in some starts.
+    for ranks in ["3", "2"] {
+        let ran = agent.ran(&folders.env(&json!({"LOCAL_WORLD_SIZE": ranks})));
+        assert_eq!((ran.stdout.as_str(), folders.imports()), ("1\nstandin ends\n", 1));
+    }
+}
+
+#[test]
 fn after_a_change_of_the_imports_one_run_is_cold_and_another_interpreter_serves_the_next() {
     let (folders, agent, env) = warm("import standin");
     let first = interpreter_of(&agent);

@@ -265,7 +265,8 @@ fn variables_of_the_job_never_override_computed_variables() {
 fn every_variable_is_either_computed_for_each_start_or_constant() {
     let spec = spec(request(Strategy::AllReduce, 2));
     let constant =
-        warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker).expect("not warm");
+        warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker, [10, 0, 0, 1].into())
+            .expect("not warm");
     for env in environments(&spec).values() {
         for name in env.as_object().expect("not an object").keys() {
             let name: EnvName = name.parse().expect("not a variable's name");

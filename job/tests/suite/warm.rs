@@ -1,10 +1,15 @@
 //! Tests which jobs are warm, and which variables and modules their warm interpreters receive.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use job::warm;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{Preload, RunPolicy};
 use serde_json::json;
+
+/// The address of an agent in a pod.
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
 fn spec(strategy: Strategy, preload: Option<Preload>) -> JobSpec {
     let request = JobRequest::new("digits".parse().expect("not a job's name"), strategy);
@@ -19,7 +24,7 @@ fn a_fixed_job_without_code_is_warm_only_if_its_user_asks_for_it() {
     for (preload, expected) in [(None, false), (Some(Preload::Never), false), (Some(Preload::Modules(vec![])), true)] {
         let spec = spec(Strategy::AllReduce, preload);
         assert_eq!(warm::is_warm(&spec), expected, "{spec:?}");
-        assert_eq!(warm::request(&spec, Role::Worker).is_some(), expected, "{spec:?}");
+        assert_eq!(warm::request(&spec, Role::Worker, ADDRESS).is_some(), expected, "{spec:?}");
     }
 }
 
@@ -34,11 +39,16 @@ fn a_warm_request_has_only_the_variables_that_are_the_same_in_every_start() {
         },
         "modules": ["tensorflow.keras", "numpy"],
     });
-    let request = warm::request(&all, Role::Worker).expect("not a warm job");
+    let request = warm::request(&all, Role::Worker, ADDRESS).expect("not a warm job");
     assert_eq!(serde_json::to_value(request).expect("not JSON"), golden);
+    // Agents at loopback share their machine. They learn the number of ranks, from which they compute OMP_NUM_THREADS.
+    let loopback = warm::request(&all, Role::Worker, Ipv4Addr::LOCALHOST.into()).expect("not a warm job");
+    let ranks =
+        loopback.env.iter().find(|(name, _)| name.as_str() == "LOCAL_WORLD_SIZE").map(|(_, value)| value.as_str());
+    assert_eq!((ranks, loopback.env.len()), (Some("2"), 5));
     let servers = spec(Strategy::ParameterServer, Some(Preload::Modules(vec![])));
     for (role, fails_fast) in [(Role::Ps, true), (Role::Worker, true), (Role::Chief, false)] {
-        let request = warm::request(&servers, role).expect("not a warm job");
+        let request = warm::request(&servers, role, ADDRESS).expect("not a warm job");
         assert_eq!(request.env.keys().any(|name| name.as_str() == "GRPC_FAIL_FAST"), fails_fast, "{role:?}");
     }
 }

@@ -167,7 +167,7 @@ impl Pods {
                     timeline: Arc::clone(&self.timeline),
                     store: Arc::clone(&self.common.context.store),
                     reporter: self.common.reporter.clone(),
-                    warm: warm::request(spec, id.role),
+                    warm: warm::request(spec, id.role, address.ip()),
                     delivery: code.delivery(),
                     lease: policy.lease,
                     is_found: replica.tracked.seen.is_found,

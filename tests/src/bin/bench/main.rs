@@ -19,6 +19,7 @@ mod quotas;
 mod sample;
 mod spawn;
 mod tfjobs;
+mod threads;
 
 use std::io::Write;
 
@@ -28,12 +29,12 @@ use comfy_table::Table;
 use crate::sample::{Row, note};
 
 const USAGE: &str =
-    "bench [programs|start|push|batching|cluster|code|tfjobs|tensorflow|quotas|elastic PAIRS TENSORFLOW_PAIRS]";
+    "bench [programs|threads|start|push|batching|cluster|code|tfjobs|tensorflow|quotas|elastic PAIRS TENSORFLOW_PAIRS]";
 /// Number of pushes for each row of the group `tensorflow`. `make bench-elastic` measures these rows with another
 /// number of pushes, TENSORFLOW_PAIRS.
 const TENSORFLOW_PUSHES: usize = 10;
 /// The groups of rows that `make bench` measures if its arguments name no group.
-const GROUPS: [&str; 7] = ["programs", "start", "push", "batching", "cluster", "code", "tfjobs"];
+const GROUPS: [&str; 8] = ["programs", "threads", "start", "push", "batching", "cluster", "code", "tfjobs"];
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -58,6 +59,7 @@ async fn measure(groups: &[&str]) -> anyhow::Result<Vec<Row>> {
     for group in groups {
         let measured = match *group {
             "programs" => programs().await?,
+            "threads" => threads::compare()?,
             "start" => kept::start().await?,
             "push" => push::processes()?,
             "batching" => batching_rows()?,
