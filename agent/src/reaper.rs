@@ -105,13 +105,13 @@ impl Reaper {
 /// Shells. A shell waits for the command that it has started, and does not pass signals on to it.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
-/// Sends SIGTERM to a main process that has not been reaped. The process's children get no signal: a handler that was
-/// set before a fork would run in each child, and several processes would save the same state. If the process is a
-/// shell, its whole process group gets SIGTERM.
-pub fn terminate(main: Pid) {
+/// Sends SIGTERM or SIGINT to a main process that has not been reaped. The process's children get no signal: a handler
+/// that was set before a fork would run in each child, and several processes would save the same state. If the process
+/// is a shell, its whole process group gets the signal.
+pub fn signal_main(main: Pid, signal: Signal) {
     let send = if is_shell(main) { kill_process_group } else { kill_process };
     // The process may have ended.
-    let _ = send(main, Signal::TERM);
+    let _ = send(main, signal);
 }
 
 /// Whether a process runs a shell. Looks at the process's program. For a script, this is the interpreter. For busybox,

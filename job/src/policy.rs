@@ -20,6 +20,8 @@ use super::gang::{Gang, HelperUse, has_left, was_stopped};
 /// Time between SIGTERM and SIGKILL when a run is stopped without a failure, unless the scripts need time to save.
 /// TensorFlow ignores SIGTERM, so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
+/// Default of [`Policy::cancel_grace`] on machines without Kubernetes, where a script may save its state after Ctrl-C.
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -49,6 +51,9 @@ pub struct Policy {
     pub start_timeout: Duration,
     /// See [`STOP_GRACE`].
     pub stop_grace: Duration,
+    /// Time from the first signal to SIGKILL when a user cancels the job: the grace period of the job's pods if it is
+    /// given.
+    pub cancel_grace: Duration,
     /// Time between SIGTERM and SIGKILL after a success, for replicas that may still save or export a model. If the
     /// job has templates, this is the grace period of its pods.
     pub success_grace: Duration,
@@ -198,6 +203,10 @@ impl Policy {
         Self {
             start_timeout,
             stop_grace: STOP_GRACE,
+            cancel_grace: spec
+                .pod
+                .termination_grace_seconds
+                .map_or(if spec.is_on_machines() { CANCEL_GRACE } else { STOP_GRACE }, |given| seconds(given.get())),
             success_grace: if has_templates { grace } else { STOP_GRACE },
             leaving_grace: grace.min(LEAVING_GRACE_MAX),
             saving_grace: grace,

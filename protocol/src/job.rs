@@ -254,6 +254,11 @@ fn elastic_min(min: Option<u32>, max: u32, rules: &RunPolicy, origin: Option<&Or
 }
 
 impl JobSpec {
+    /// Whether the job's scripts run on machines without images, such as a laptop.
+    pub fn is_on_machines(&self) -> bool {
+        self.image.is_none() && self.groups.iter().all(|group| group.template.is_none())
+    }
+
     /// Fills in every default and checks the result. Does not check `allow_env`.
     fn filled(request: JobRequest) -> Result<Self, SpecError> {
         let JobRequest {

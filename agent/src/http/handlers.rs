@@ -111,7 +111,13 @@ pub(super) async fn run(request: Request<Incoming>, agent: &Agent) -> Result {
 pub(super) async fn stop(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let grace = query.grace()?.unwrap_or(DEFAULT_GRACE);
-    ask(agent, Command::Apply(Event::Stop { generation: query.generation()?, grace })).await
+    let generation = query.generation()?;
+    let event = if query.flag("interrupt")? {
+        Event::Interrupt { generation, grace }
+    } else {
+        Event::Stop { generation, grace }
+    };
+    ask(agent, Command::Apply(event)).await
 }
 
 /// Passes a JSON object to the script's helper, which reads it as the value of `notice`. The agent does not interpret it.

@@ -23,6 +23,13 @@ pub enum Event {
         /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
+    /// `POST /stop?interrupt=true`.
+    Interrupt {
+        /// The generation to stop. `None` means any generation.
+        generation: Option<Generation>,
+        /// Time from SIGINT to SIGKILL; zero means SIGKILL at once.
+        grace: Duration,
+    },
     /// `POST /notice`, for the script of this generation.
     Notice(Generation),
     /// The agent itself must end.
@@ -56,7 +63,7 @@ impl Event {
     pub(super) fn generation(&self) -> Option<Generation> {
         match self {
             Self::Config(assignment) => assignment.generation,
-            Self::Run(generation) | Self::Stop { generation, .. } => *generation,
+            Self::Run(generation) | Self::Stop { generation, .. } | Self::Interrupt { generation, .. } => *generation,
             Self::Notice(generation) => Some(*generation),
             Self::Terminate { .. }
             | Self::Finish
@@ -121,6 +128,8 @@ pub enum Action {
     Start(EnvChanges),
     /// Abandon the start, before any line of the script runs.
     AbandonStart,
+    /// Send SIGINT to the main process, or to its process group if the process is a shell.
+    Interrupt(Pid),
     /// Send SIGTERM to the main process, or to its process group if the process is a shell.
     Terminate(Pid),
     /// Send SIGKILL to the main process and its process group.

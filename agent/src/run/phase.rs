@@ -45,6 +45,13 @@ pub struct Run {
 /// When a run that is being stopped gets SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
+    /// The run has been sent SIGINT. Unless it ends earlier, it gets SIGTERM and then SIGKILL at these times.
+    Interrupted {
+        /// The time of SIGTERM.
+        terminate: Instant,
+        /// The time of SIGKILL.
+        kill: Instant,
+    },
     /// At this time, unless the run ends earlier.
     At(Instant),
     /// SIGKILL has been sent; the kernel has not reported the end yet.
@@ -83,7 +90,7 @@ pub enum Phase {
         /// The run.
         run: Run,
     },
-    /// The main process has been sent SIGTERM or SIGKILL.
+    /// The main process has been sent SIGINT, SIGTERM or SIGKILL.
     Stopping {
         /// The run.
         run: Run,
@@ -165,7 +172,7 @@ impl Phase {
             Self::Configured { .. }
             | Self::Starting { .. }
             | Self::Running { .. }
-            | Self::Stopping { kill: Kill::At(_), .. } => true,
+            | Self::Stopping { kill: Kill::At(_) | Kill::Interrupted { .. }, .. } => true,
             Self::Idle | Self::Stopping { kill: Kill::Sent, .. } | Self::Ending { .. } | Self::Exited { .. } => false,
         }
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use protocol::agent::{CodeStatus, ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
 use protocol::lease::{Fence, Renewal};
+use rustix::process::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tracing::{info, warn};
@@ -32,7 +33,7 @@ use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
 use crate::log::{Output, stderr_tail};
 use crate::posts::Posts;
-use crate::reaper::{Reaper, Watched, kill_group, terminate};
+use crate::reaper::{Reaper, Watched, kill_group, signal_main};
 use crate::stacks::StacksFile;
 use crate::warm::{News, Warm};
 
@@ -130,6 +131,10 @@ impl Runner {
 
     fn execute(&mut self, command: Command) -> Reply {
         match command {
+            // A script with the helper saves its state after SIGTERM.
+            Command::Apply(Event::Interrupt { generation, grace }) if self.helper.status().is_some() => {
+                return self.apply(Event::Stop { generation, grace });
+            }
             Command::Apply(event) => return self.apply(event),
             Command::Configure { assignment, renewal } => return self.configure(assignment, renewal),
             Command::Warm(request) => {
@@ -251,7 +256,8 @@ impl Runner {
         match action {
             Some(Action::Start(changes)) => self.start(&changes),
             Some(Action::AbandonStart) => self.warm.drop_run(),
-            Some(Action::Terminate(pid)) => terminate(pid),
+            Some(Action::Interrupt(pid)) => signal_main(pid, Signal::INT),
+            Some(Action::Terminate(pid)) => signal_main(pid, Signal::TERM),
             Some(Action::Kill(pid)) => kill_group(pid),
             Some(Action::EndAgent) => self.shutdown = Shutdown::Now,
             None => {}
@@ -356,7 +362,7 @@ impl Runner {
     /// When to observe next, if no event comes before.
     fn alarm(&self) -> Option<Instant> {
         let of_phase = match &self.state.phase {
-            Phase::Stopping { kill: Kill::At(deadline), .. } => Some(*deadline),
+            Phase::Stopping { kill: Kill::At(next) | Kill::Interrupted { terminate: next, .. }, .. } => Some(*next),
             Phase::Ending { .. } => Some(self.run_output.deadline().unwrap_or(Instant::now() + SWEEP_INTERVAL)),
             Phase::Idle
             | Phase::Configured { .. }

@@ -10,6 +10,9 @@ use super::event::{Action, Event, Now, Refusal, Reply};
 use super::phase::{Assignment, Cause, Kill, Phase, Run};
 use super::report::{exit_code, not_started, report};
 
+/// Time between SIGTERM and SIGKILL for a run that SIGINT has not ended.
+const AFTER_SIGTERM: Duration = Duration::from_secs(2);
+
 /// The state of the runner. The default is the state of an agent at its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
@@ -47,6 +50,7 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
         Event::Config(assignment) => config(phase, assignment),
         Event::Run(generation) => run(phase, generation),
         Event::Stop { generation: _, grace } => stop(phase, grace, Cause::Stopped, now),
+        Event::Interrupt { generation: _, grace } => interrupt(phase, grace, now),
         Event::Notice(generation) if phase.generation() == Some(generation) => to(phase),
         Event::Notice(generation) => refused(phase, Refusal::GenerationNotConfigured(generation)),
         Event::Terminate { grace } => stop(phase, grace, Cause::Terminated, now),
@@ -150,18 +154,51 @@ fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
             let kill = Kill::At(deadline.min(now.monotonic + grace));
             Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
         }
+        Phase::Stopping { run, kill: Kill::Interrupted { kill, .. }, cause } => {
+            let kill = if grace.is_zero() {
+                Kill::At(now.monotonic)
+            } else {
+                Kill::Interrupted { terminate: now.monotonic, kill: kill.min(now.monotonic + grace) }
+            };
+            Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
+        }
         Phase::Stopping { kill: Kill::Sent, .. } => Moved { phase, reply: Reply::Underway, action: None },
     }
 }
 
-/// Kills a stopping run when its grace is over.
+/// Stops the run as Ctrl-C at a terminal does: SIGINT comes first, so that Python raises KeyboardInterrupt.
+fn interrupt(phase: Phase, grace: Duration, now: Now) -> Moved {
+    match phase {
+        Phase::Running { run } if !grace.is_zero() => {
+            let terminate = now.monotonic + grace.saturating_sub(AFTER_SIGTERM).max(grace / 2);
+            let kill = Kill::Interrupted { terminate, kill: now.monotonic + grace };
+            let action = Some(Action::Interrupt(run.pid));
+            Moved { phase: Phase::Stopping { run, kill, cause: Cause::Stopped }, reply: Reply::Underway, action }
+        }
+        // The request was repeated.
+        Phase::Stopping { kill: Kill::Interrupted { .. }, .. } => Moved { phase, reply: Reply::Underway, action: None },
+        Phase::Running { .. }
+        | Phase::Stopping { .. }
+        | Phase::Idle
+        | Phase::Configured { .. }
+        | Phase::Starting { .. }
+        | Phase::Ending { .. }
+        | Phase::Exited { .. } => stop(phase, grace, Cause::Stopped, now),
+    }
+}
+
+/// Sends SIGTERM or SIGKILL to a stopping run when it is due.
 fn kill_when_due(run: Run, kill: Kill, cause: Cause, now: Now) -> Moved {
     match kill {
+        Kill::Interrupted { terminate, kill } if terminate <= now.monotonic => {
+            let action = Some(Action::Terminate(run.pid));
+            Moved { phase: Phase::Stopping { run, kill: Kill::At(kill), cause }, reply: Reply::Done, action }
+        }
         Kill::At(deadline) if deadline <= now.monotonic => {
             let action = Some(Action::Kill(run.pid));
             Moved { phase: Phase::Stopping { run, kill: Kill::Sent, cause }, reply: Reply::Done, action }
         }
-        Kill::At(_) | Kill::Sent => to(Phase::Stopping { run, kill, cause }),
+        Kill::Interrupted { .. } | Kill::At(_) | Kill::Sent => to(Phase::Stopping { run, kill, cause }),
     }
 }
 
@@ -197,6 +234,7 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
             Event::Config(_)
             | Event::Run(_)
             | Event::Stop { .. }
+            | Event::Interrupt { .. }
             | Event::Notice(_)
             | Event::Terminate { .. }
             | Event::Finish

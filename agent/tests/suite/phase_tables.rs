@@ -280,6 +280,44 @@ fn a_stop_sends_sigterm_and_then_sigkill_after_the_grace() {
 }
 
 #[test]
+fn an_interrupt_sends_sigint_then_sigterm_and_then_sigkill() {
+    let interrupt = |grace| Event::Interrupt { generation: None, grace: Duration::from_secs(grace) };
+    let running = || Machine::after(ways("1.1")[2].1.clone());
+    for (grace, sigterm) in [(10, 8), (3, 2), (2, 1)] {
+        let mut machine = running();
+        assert_eq!(machine.take(interrupt(grace)), (Reply::Underway, Some(Action::Interrupt(pid()))));
+        assert_eq!(machine.take(interrupt(grace)), (Reply::Underway, None), "SIGINT is sent again");
+        let actions = (0..=grace).map(|second| {
+            machine.seconds = second;
+            machine.take(Event::Tick).1
+        });
+        let expected = (0..=grace).map(|second| match second {
+            _ if second == sigterm => Some(Action::Terminate(pid())),
+            _ if second == grace => Some(Action::Kill(pid())),
+            _ => None,
+        });
+        assert_eq!(actions.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{grace}");
+    }
+    for (later, action) in [(5, Action::Terminate(pid())), (0, Action::Kill(pid()))] {
+        let mut machine = running();
+        machine.take(interrupt(10));
+        assert_eq!(machine.take(stop("", later)), (Reply::Underway, Some(action)));
+    }
+    assert_eq!(running().take(interrupt(0)), (Reply::Underway, Some(Action::Kill(pid()))));
+    for number in ["", "1.1"] {
+        let expected = [
+            (Reply::Done, RunState::Idle),
+            (Reply::Done, RunState::Exited),
+            (Reply::Underway, RunState::Stopping),
+            (Reply::Underway, RunState::Stopping),
+            (Reply::Underway, RunState::Stopping),
+            (Reply::Done, RunState::Exited),
+        ];
+        check(number, &interrupt(5), expected);
+    }
+}
+
+#[test]
 fn a_stop_without_grace_kills_at_once() {
     let mut machine = Machine::after(ways("1.1")[2].1.clone());
     assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(pid()))));

@@ -56,6 +56,29 @@ fn the_descendants_of_a_run_that_ends_by_itself_are_killed() {
     assert_eq!(pids.map(process_state), [None; 2]);
 }
 
+/// A script that saves after Ctrl-C.
+const SAVES_AFTER_CTRL_C: &str = r#"
+import os, time
+try:
+    os.write(1, b"ready\n")
+    while True: time.sleep(1000)
+except KeyboardInterrupt:
+    os.write(1, b"saved\n")
+finally:
+    os.write(1, b"cleaned\n")
+"#;
+
+#[test]
+fn an_interrupt_raises_keyboard_interrupt_in_a_python_script() {
+    let agent = Agent::of_python(SAVES_AFTER_CTRL_C);
+    agent.go();
+    agent.wait_for_output("ready");
+    assert_eq!(agent.post("/stop?grace=60&interrupt=true", "").status, 202);
+    let report = agent.wait_for_exit();
+    assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(0), true));
+    assert_eq!(agent.logs("both"), b"ready\nsaved\ncleaned\n");
+}
+
 /// A script that sets a handler for SIGTERM, and then forks two children as a DataLoader does. The handler prints the
 /// id of its process.
 const WITH_LOADERS: &str = r#"

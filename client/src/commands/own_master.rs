@@ -7,7 +7,7 @@ use protocol::ids::JobName;
 use tokio::task::JoinHandle;
 
 use super::leaving::{Stage, left_by_its_reader};
-use super::order::Order;
+use super::order::{Content, Order};
 use super::past;
 use super::submission::{Submission, submit_and_follow};
 use crate::address::config::Config;
@@ -20,7 +20,8 @@ use crate::master::client::MasterClient;
 use crate::master::local::LocalMaster;
 use crate::output::{Notes, Output};
 
-/// Maximum time for a cancelled job to end. After this time, its local master is stopped.
+/// Maximum time for a cancelled job to end, besides its `--termination-grace`. After this time, its local master is
+/// stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the job at a local master. Always shuts the master down, with everything it has started.
@@ -42,6 +43,11 @@ async fn follow_at(
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
     let (name, notes) = (order.name.clone(), out.notes.clone());
+    let grace = match &order.content {
+        Content::Job(spec) => spec.pod.termination_grace_seconds(),
+        Content::TfJob(_) => 0,
+    };
+    let patience = CANCEL_TIMEOUT + Duration::from_secs(grace.into());
     let url = tokio::select! {
         url = master.listening() => url?,
         () = interrupts.next() => {
@@ -77,7 +83,7 @@ async fn follow_at(
     };
     notes.end_progress();
     notes.say(&format!("stopping job {name}{why}"));
-    let job = Running { client: client.clone(), name: name.clone(), work };
+    let job = Running { client: client.clone(), name: name.clone(), work, patience };
     let outcome = stop(master, job, interrupts, &notes).await;
     past::keep(&client, &name, config, &notes).await;
     outcome
@@ -96,6 +102,8 @@ struct Running {
     client: MasterClient,
     name: JobName,
     work: JoinHandle<Result<Exit, Error>>,
+    /// Maximum time for the job to end.
+    patience: Duration,
 }
 
 /// Cancels the job and follows the job to its end. Returns early after a second interrupt, the timeout, a failed cancel
@@ -106,7 +114,7 @@ async fn stop(
     interrupts: &mut Interrupts,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let Running { client, name, mut work } = job;
+    let Running { client, name, mut work, patience } = job;
     let with_its_master = || format!("job {name} is killed when its local master stops");
     let in_order = async {
         match client.cancel(&name).await {
@@ -118,7 +126,7 @@ async fn stop(
     let outcome = tokio::select! {
         outcome = in_order => outcome,
         error = master.died() => Ok(Err(error)),
-        () = tokio::time::sleep(CANCEL_TIMEOUT) => Err(with_its_master()),
+        () = tokio::time::sleep(patience) => Err(with_its_master()),
         () = interrupts.next() => Err(with_its_master()),
     };
     work.abort();

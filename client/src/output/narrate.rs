@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use protocol::agent::ExitReport;
+use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, was_lost};
 use protocol::ids::{Generation, JobName, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
@@ -310,8 +310,19 @@ pub(crate) fn closing(view: &JobView) -> String {
         Some(JobResult::Failed { failure }) => {
             format!("failed{}{restarts}: {failure}{in_brackets}", took(" after ", total))
         }
-        Some(JobResult::Cancelled) => format!("cancelled{}{in_brackets}", took(" after ", total)),
+        Some(JobResult::Cancelled) => format!("cancelled{}{in_brackets}{}", took(" after ", total), cut_off(view)),
         None => format!("{}{}{in_brackets}", view.state, took(" after ", total)),
+    }
+}
+
+/// The replicas of a cancelled job that SIGKILL has ended, because they had not ended when their grace was over.
+fn cut_off(view: &JobView) -> String {
+    let was_killed = |exit: &ExitReport| exit.stopped && exit.outcome == ExitOutcome::Signal(9);
+    let killed = view.replicas.iter().filter(|replica| replica.exit.as_ref().is_some_and(was_killed));
+    let killed: Vec<String> = killed.map(|replica| replica.replica.to_string()).collect();
+    match killed.as_slice() {
+        [] => String::new(),
+        names => format!("; killed before they had ended: {} (more time: --termination-grace)", names.join(", ")),
     }
 }
 

@@ -202,6 +202,11 @@ fn the_closing_line_has_the_result_and_the_time_of_each_step() {
         failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20, reason: None },
     });
     (never_started.times.joined, never_started.times.started) = (None, None);
+    let mut killed = finished(JobResult::Cancelled);
+    for (place, signal) in [(0, 15), (1, 9), (3, 9)] {
+        let exit = ExitReport::new(ExitOutcome::Signal(signal), UnixMillis(0));
+        killed.replicas_mut()[place].exit = Some(ExitReport { stopped: true, ..exit });
+    }
     for (view, line) in [
         (finished(JobResult::Succeeded), format!("succeeded in 22.7 s: {parts}")),
         (
@@ -209,6 +214,12 @@ fn the_closing_line_has_the_result_and_the_time_of_each_step() {
             format!("failed after 22.7 s: worker-2 exited with code 3 ({parts})"),
         ),
         (finished(JobResult::Cancelled), format!("cancelled after 22.7 s ({parts})")),
+        (
+            killed,
+            format!(
+                "cancelled after 22.7 s ({parts}); killed before they had ended: worker-1, worker-3 (more time: --termination-grace)"
+            ),
+        ),
         (never_started, "failed after 22.7 s: 1 replica was not ready within 20 s: worker-3".to_owned()),
     ] {
         assert_eq!(closing(&view), line);

@@ -24,7 +24,6 @@ const POD_FLAGS: [&[&str]; 17] = [
     &["--priority-class", "high"],
     &["--service-account", "trainer"],
     &["--image-pull-policy", "Never"],
-    &["--termination-grace", "1m"],
     &["--allow-root"],
 ];
 

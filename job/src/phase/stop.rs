@@ -75,7 +75,8 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
         Ending::Failed(_) => Duration::ZERO,
         Ending::Regroup | Ending::Suspended if all_save => saving,
         Ending::Succeeded => policy.success_grace,
-        Ending::Cancelled | Ending::Regroup | Ending::Suspended => policy.stop_grace,
+        Ending::Cancelled => policy.cancel_grace,
+        Ending::Regroup | Ending::Suspended => policy.stop_grace,
     }
 }
 

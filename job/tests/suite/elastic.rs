@@ -216,7 +216,7 @@ fn a_stop_that_takes_too_long_deletes_a_found_pod_whose_agent_does_not_answer_an
     let ended = |seat| member(seat, RunState::Exited, Some(stopped(1)));
     let (gang, policy) = (gang(&[ended(0), ended(1), found(running_pod()), joined()], Some(FIRST)), policy());
     let phase = stopping(Ending::Cancelled);
-    let now = SOON + policy.stop_grace + policy.release_timeout;
+    let now = SOON + policy.cancel_grace + policy.release_timeout;
     let moved = step(phase.clone(), JobEvent::Observed, seen_anew(&gang, &policy, now));
     assert_eq!(moved, (phase, vec![Action::DeletePods(PodSelection::Unended)]));
     let deleted = gang.places().iter().filter(|place| PodSelection::Unended.includes(place, &gang));

@@ -111,9 +111,9 @@ fn the_result_is_written_before_the_pods_are_released() {
 fn pods_whose_runs_do_not_end_in_time_are_deleted() {
     let phase = stopping(Ending::Cancelled);
     let seen = workers(&[Running(FIRST), Exited(FIRST, stopped(1))]);
-    let overdue = SOON + POLICY.stop_grace + POLICY.release_timeout;
+    let overdue = SOON + POLICY.cancel_grace + POLICY.release_timeout;
     let waiting = look_at(overdue - Duration::from_nanos(1), phase.clone(), &seen);
-    assert_eq!(waiting, (phase.clone(), stop_with(POLICY.stop_grace)));
+    assert_eq!(waiting, (phase.clone(), stop_with(POLICY.cancel_grace)));
     assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(PodSelection::Unended)]));
 }
 

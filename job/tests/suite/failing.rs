@@ -127,7 +127,7 @@ fn a_failure_during_the_stop_does_not_change_a_success_or_a_cancel() {
 #[test]
 fn a_cancel_before_the_first_start_stops_the_job() {
     for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
-        let expected = (stopping_unstarted(Ending::Cancelled), stop_with(POLICY.stop_grace));
+        let expected = (stopping_unstarted(Ending::Cancelled), stop_with(POLICY.cancel_grace));
         assert_eq!(cancel(pending(), &seen), expected);
     }
 }
@@ -136,7 +136,7 @@ fn a_cancel_before_the_first_start_stops_the_job() {
 fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
     let seen = workers(&[Configured(FIRST), Running(FIRST)]);
     for phase in [starting(StartStage::Configuring), starting(StartStage::Launching), running()] {
-        let expected = (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace));
+        let expected = (stopping(Ending::Cancelled), stop_with(POLICY.cancel_grace));
         assert_eq!(cancel(phase, &seen), expected);
     }
 }
@@ -144,7 +144,7 @@ fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
 #[test]
 fn a_cancel_that_is_observed_together_with_the_last_exit_cancels_the_job() {
     let seen = workers(&[Exited(FIRST, exit(0, 1))]);
-    assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace)));
+    assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.cancel_grace)));
 }
 
 #[test]

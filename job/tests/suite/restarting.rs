@@ -275,9 +275,9 @@ fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
         next: AGAIN,
         ending,
         since: SOON,
-        grace: POLICY.stop_grace,
+        grace: POLICY.cancel_grace,
     });
-    assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.stop_grace }]));
+    assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.cancel_grace }]));
     let (phase, _) = step(phase, JobEvent::CancelWished, seen(&gang, &THREE, SOON));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }

@@ -56,6 +56,7 @@ fn the_policy_of_a_job_follows_its_spec() {
     let expected = Policy {
         start_timeout: Duration::from_secs(60),
         stop_grace: STOP_GRACE,
+        cancel_grace: Duration::from_secs(10),
         success_grace: STOP_GRACE,
         leaving_grace: LEAVING_GRACE_MAX,
         saving_grace: Duration::from_secs(30),
@@ -244,10 +245,11 @@ fn after_a_success_the_grace_of_a_replica_with_a_template_is_that_of_its_pod() {
     let of_template = JobSpec { groups: vec![group], ..own.clone() };
     let graces = |spec: &JobSpec| {
         let policy = Policy::of(spec, Duration::ZERO, 0);
-        (policy.stop_grace, policy.success_grace)
+        (policy.stop_grace, policy.success_grace, policy.cancel_grace)
     };
-    assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE));
-    assert_eq!(graces(&of_template), (STOP_GRACE, Duration::from_secs(30)));
+    // Only a script on a machine without Kubernetes has time to save after Ctrl-C, if the user gives no time.
+    assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE, Duration::from_secs(10)));
+    assert_eq!(graces(&of_template), (STOP_GRACE, Duration::from_secs(30), STOP_GRACE));
 }
 
 #[test]
@@ -256,10 +258,10 @@ fn the_termination_grace_limits_a_save() {
         let own = spec(Strategy::AllReduce, None, RunPolicy::default());
         let options = PodOptions { termination_grace_seconds: NonZeroU32::new(seconds), ..PodOptions::default() };
         let policy = Policy::of(&JobSpec { pod: options, ..own }, Duration::ZERO, 0);
-        (policy.leaving_grace.as_secs(), policy.saving_grace.as_secs())
+        (policy.leaving_grace.as_secs(), policy.saving_grace.as_secs(), policy.cancel_grace.as_secs())
     };
-    assert_eq!(graces(120), (10, 120));
-    assert_eq!(graces(6), (6, 6));
+    assert_eq!(graces(120), (10, 120, 120));
+    assert_eq!(graces(6), (6, 6, 6));
 }
 
 #[test]

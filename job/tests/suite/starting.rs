@@ -119,7 +119,7 @@ fn each_phase_of_a_job_without_a_deadline_has_the_expected_time_limit() {
     assert_eq!(deadline(starting(StartStage::Launching)), Some(700));
     assert_eq!(deadline(restarting()), Some(105));
     assert_eq!(deadline(running()), None);
-    assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
+    assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 4 + 20));
     assert_eq!(deadline(stopping(Ending::Succeeded)), Some(SOON.as_secs() + 3 + 20));
     let failed = Ending::Failed(exited("worker-0", exit(1, 9)));
     assert_eq!(deadline(stopping(failed)), Some(SOON.as_secs() + 20));

@@ -40,6 +40,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
     Policy {
         start_timeout: Duration::from_secs(600),
         stop_grace: Duration::from_secs(3),
+        cancel_grace: Duration::from_secs(4),
         success_grace: Duration::from_secs(3),
         leaving_grace: Duration::from_secs(12),
         saving_grace: Duration::from_secs(40),
@@ -266,7 +267,8 @@ pub(crate) fn grace_of(ending: &Ending) -> Duration {
     match ending {
         Ending::Failed(_) => Duration::ZERO,
         Ending::Succeeded => POLICY.success_grace,
-        Ending::Cancelled | Ending::Regroup | Ending::Suspended => POLICY.stop_grace,
+        Ending::Cancelled => POLICY.cancel_grace,
+        Ending::Regroup | Ending::Suspended => POLICY.stop_grace,
     }
 }
 

@@ -250,14 +250,14 @@ fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
 fn a_cancel_before_all_agents_have_answered_stops_the_known_start() {
     for known in [Running(FIRST), Configured(FIRST)] {
         let moved = cancel(pending(), &found(&[known, Scheduled]));
-        assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
+        assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.cancel_grace)));
     }
 }
 
 #[test]
 fn a_run_that_is_reported_only_while_stopping_is_stopped() {
     let moved = look(stopping(None, Ending::Cancelled), &found(&[Joined, Running(FIRST)]));
-    assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
+    assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.cancel_grace)));
 }
 
 #[test]

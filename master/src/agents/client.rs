@@ -119,6 +119,15 @@ pub enum AgentAnswer {
     SeedOnly,
 }
 
+/// The first signal to a run that is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstSignal {
+    /// SIGINT, as after Ctrl-C at a terminal. SIGTERM follows before SIGKILL.
+    Int,
+    /// SIGTERM.
+    Term,
+}
+
 /// The client for all agents. It reaches pods directly: no proxy, no redirect, no TLS.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
@@ -248,15 +257,18 @@ impl AgentClient {
         serde_json::from_slice(&body).map_err(|error| no_answer_of_an_agent(&error))
     }
 
-    /// `POST /stop`. Stops the run of this generation. Without a generation, stops any run.
+    /// `POST /stop`. Stops the run of this generation. Without a generation, stops any run. The time is that from the
+    /// first signal to SIGKILL. An agent of an earlier version always sends SIGTERM first.
     pub async fn stop(
         &self,
         agent: SocketAddr,
         generation: Option<Generation>,
+        first: FirstSignal,
         grace: Duration,
     ) -> Result<(), AgentError> {
+        let interrupt = if first == FirstSignal::Int { "&interrupt=true" } else { "" };
         let generation = generation.map(|generation| format!("&generation={generation}")).unwrap_or_default();
-        let path = format!("{}?grace={}{generation}", routes::AGENT_STOP, grace.as_secs());
+        let path = format!("{}?grace={}{interrupt}{generation}", routes::AGENT_STOP, grace.as_secs());
         self.call(post(agent, &path, Bytes::new()), CALL_TIMEOUT).await.map(drop)
     }
 

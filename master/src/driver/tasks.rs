@@ -26,7 +26,7 @@ use tracing::warn;
 use super::delivery::Delivery;
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
-use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, FirstSignal, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::logs::ReplicaLog;
@@ -147,7 +147,7 @@ async fn configure_one(
         }
         (answer, _) => return answer,
     }
-    stop(&call.agents, agent, Some(call.generation), Duration::ZERO).await?;
+    stop(&call.agents, agent, Some(call.generation), FirstSignal::Term, Duration::ZERO).await?;
     let mut poll = None;
     while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
         && !matches!(status.state, RunState::Exited | RunState::Idle)
@@ -174,9 +174,10 @@ pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
     generation: Option<Generation>,
+    first: FirstSignal,
     grace: Duration,
 ) -> Result<(), AgentError> {
-    let send = async || agents.stop(agent, generation, grace).await;
+    let send = async || agents.stop(agent, generation, first, grace).await;
     match send.retry(patience()).when(is_unreachable).await {
         Err(AgentError::Ending(_)) => Ok(()),
         answer => answer,

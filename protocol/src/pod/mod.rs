@@ -94,7 +94,7 @@ impl PodOptions {
             priority_class,
             service_account,
             image_pull_policy,
-            termination_grace_seconds,
+            termination_grace_seconds: _, // has a meaning on every back end
             allow_root,
             run_as,
         } = self;
@@ -110,7 +110,6 @@ impl PodOptions {
             ("priority-class", priority_class.is_some()),
             ("service-account", service_account.is_some()),
             ("image-pull-policy", image_pull_policy.is_some()),
-            ("termination-grace", termination_grace_seconds.is_some()),
             ("allow-root", *allow_root),
             ("run-as", run_as.is_some()),
         ];

@@ -137,6 +137,7 @@ fn options_that_are_set_are_listed_by_flag_name() {
     assert_eq!(PodOptions::default().asked_for(), Vec::<&str>::new());
     let options = PodOptions {
         gpus: Some(1),
+        termination_grace_seconds: std::num::NonZeroU32::new(9),
         volumes: vec!["empty:/x".parse().expect("an invalid volume")],
         ..PodOptions::default()
     };

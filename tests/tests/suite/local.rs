@@ -41,6 +41,23 @@ fn ctrl_c_stops_the_job_and_leaves_no_process_behind() {
 }
 
 #[test]
+fn ctrl_c_raises_keyboard_interrupt_and_names_the_replicas_that_were_killed() {
+    let scene = Scene::new(
+        "import os, signal, time\nif os.environ['RANK'] == '1':\n  signal.signal(signal.SIGINT, signal.SIG_IGN)\n  \
+         signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntry:\n  print('ready', flush=True)\n  \
+         while True: time.sleep(1000)\nexcept KeyboardInterrupt: print('saved')\nfinally: print('cleaned')",
+    );
+    let client = Running::of(&mut scene.client(&["--worker-num", "2", "--termination-grace", "3s"]));
+    client.until_printed(2, "ready");
+    signal(client.pid(), Signal::INT);
+    let run = client.ended().by(Signal::INT);
+    scene.assert_empty();
+    let run = run.says(&["cancelled", "; killed before they had ended: worker-1 (more time: --termination-grace)"]);
+    let of_first: Vec<&str> = run.stdout.lines().filter_map(|line| line.strip_prefix("worker-0 │ ")).collect();
+    assert_eq!(of_first, ["ready", "saved", "cleaned"]);
+}
+
+#[test]
 fn a_signal_that_is_ignored_from_the_start_does_not_end_the_job() {
     let without_interrupts = ["bash", "-c", "trap '' INT; exec \"$0\" \"$@\""];
     for (by, ignored) in [(&["nohup"][..], Signal::HUP), (&without_interrupts, Signal::INT)] {
@@ -141,7 +158,7 @@ def save(*_):
     time.sleep(0.3)
     open('saved-' + os.environ['RANK'], 'x').close()
     sys.exit(0)
-signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
 while True:
     print('line')
     time.sleep(0.01)

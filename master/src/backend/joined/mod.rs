@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use self::files::Files;
 use self::places::{Choice, Places};
 use super::{BackendError, Machines, PodBackend, PodSpec, PodTable, Refusal};
-use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, FirstSignal, POLL_WAIT_MAX, Poll};
 use crate::agents::token::AgentKey;
 use crate::mutex::Mutex;
 
@@ -168,7 +168,7 @@ async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &L
     let mut poll = None;
     loop {
         // The status below shows whether the stop succeeded.
-        let _ = agents.stop(*agent, None, Duration::ZERO).await;
+        let _ = agents.stop(*agent, None, FirstSignal::Term, Duration::ZERO).await;
         match agents.status(*agent, poll).await {
             Ok(AgentAnswer::Status(status)) if status.boot_id != *boot_id => return,
             Ok(AgentAnswer::Status(status)) => match status.state {

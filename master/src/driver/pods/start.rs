@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tracing::debug;
 
 use super::{Pods, Replica};
+use crate::agents::client::FirstSignal;
 use crate::driver::balance::{Balance, Rank};
 use crate::driver::follower::Follower;
 use crate::driver::job_code::JobCode;
@@ -151,10 +152,12 @@ impl Pods {
         }
         let (agents, reporter) = (self.common.agents.clone(), self.common.reporter.clone());
         let grace_of = grace_of(grace, record, machine);
+        let is_cancelled = matches!(machine.phase(), JobPhase::Stopping(Stop { ending: Ending::Cancelled, .. }));
+        let first = if is_cancelled && record.spec.is_on_machines() { FirstSignal::Int } else { FirstSignal::Term };
         tasks.spawn(async move {
             let stop = async |(subject, agent): (Subject, SocketAddr)| {
                 let grace = grace_of(subject.id.role);
-                if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
+                if let Err(error) = tasks::stop(&agents, agent, generation, first, grace).await {
                     let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
                     // The send fails only if the driver has ended, so the error does not matter.
                     let _ = reporter.send(report).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use master::agents::client::{AgentClient, FirstSignal};
 use master::backend::PodTable;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
@@ -56,8 +57,8 @@ async fn the_job_fails_if_another_program_stops_a_run() {
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     reach(&job, JobState::Running).await;
-    let client = master::agents::client::AgentClient::new();
-    client.stop(agents[1].address(), None, Duration::ZERO).await.expect("cannot stop the run");
+    let client = AgentClient::new();
+    client.stop(agents[1].address(), None, FirstSignal::Term, Duration::ZERO).await.expect("cannot stop the run");
     let view = reach(&job, JobState::Failed).await;
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = view.result else {
         panic!("{:?}", view.result)

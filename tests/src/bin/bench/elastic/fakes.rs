@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use job::plan;
 use job::rendezvous::Rendezvous;
-use master::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
+use master::agents::client::{AgentAnswer, AgentClient, AgentError, FirstSignal, POLL_WAIT_MAX, Poll};
 use master::backend::PodBackend as _;
 use master::host::descriptors::Descriptors;
 use protocol::agent::ExitOutcome;
@@ -101,7 +101,7 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
         let awaits = ends == Ends::Awaited && has_runs;
         let reports = if awaits { reports(&client, &backend, &spec).await? } else { JoinSet::new() };
         let begin = Instant::now();
-        each(agents.clone(), |agent| client.stop(agent, None, Duration::ZERO)).await?;
+        each(agents.clone(), |agent| client.stop(agent, None, FirstSignal::Term, Duration::ZERO)).await?;
         reports.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
         each(bodies, |(agent, body)| client.configure(agent, part_of(generation), body)).await?;
         each(agents, |agent| client.run(agent, generation)).await?;
