@@ -58,9 +58,9 @@ impl Reaper {
     }
 
     /// Reaps every child that has ended. If a watched child has ended, first kills the process group with the child's
-    /// id. No other group can have this id before the child is reaped.
+    /// id. No other group can have this id before the child is reaped. After a success, the group may live on.
     pub fn reap(&self, Watched { main, warm }: Watched) -> Reaped {
-        for leader in [main, warm].into_iter().flatten().filter(|leader| has_ended(*leader)) {
+        for leader in [main, warm].into_iter().flatten().filter(|leader| has_failed(*leader)) {
             kill_group(leader);
         }
         let mut reaped = Reaped::default();
@@ -90,15 +90,14 @@ impl Reaper {
         self.has_children_besides(None)
     }
 
-    /// Sends SIGKILL to every child of the agent except `warm`. The children of a killed child become the agent's
-    /// children, so repeat this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed
-    /// directly: a child keeps its process id until it is reaped here, but a grandchild's id may already belong to
-    /// another process.
-    pub fn kill_children_besides(&self, warm: Option<Pid>) {
-        for child in children_of(getpid()).into_iter().filter(|child| Some(*child) != warm) {
-            // The child may have ended meanwhile.
-            let _ = kill_process(child, Signal::KILL);
-        }
+    /// Sends a signal to every child of the agent except `warm`, and returns their number. The children of a killed
+    /// child become the agent's children, so repeat SIGKILL until [`Reaper::has_children_besides`] finds none.
+    /// Grandchildren get no signal directly: a child keeps its process id until it is reaped here, but a grandchild's id
+    /// may already belong to another process.
+    pub fn signal_children_besides(&self, warm: Option<Pid>, signal: Signal) -> usize {
+        let children = children_of(getpid()).into_iter().filter(|child| Some(*child) != warm);
+        // A child may have ended meanwhile.
+        children.filter(|child| kill_process(*child, signal).is_ok()).count()
     }
 }
 
@@ -131,9 +130,9 @@ pub fn kill_group(main: Pid) {
     let _ = kill_process(main, Signal::KILL);
 }
 
-/// Whether a child has ended and waits to be reaped.
-fn has_ended(child: Pid) -> bool {
-    matches!(waitid(WaitId::Pid(child), LOOK), Ok(Some(_)))
+/// Whether a child has ended without success and waits to be reaped.
+fn has_failed(child: Pid) -> bool {
+    matches!(waitid(WaitId::Pid(child), LOOK), Ok(Some(status)) if status.exit_status() != Some(0))
 }
 
 /// Options with which `waitid` looks at children and does not reap them.

@@ -13,6 +13,7 @@ use protocol::ids::UnixMillis;
 use protocol::lease::{Fence, Renewal};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep_until;
 use tracing::{info, warn};
 
@@ -31,7 +32,7 @@ use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
-use crate::log::{Output, stderr_tail};
+use crate::log::{Output, Stream, stderr_tail};
 use crate::posts::Posts;
 use crate::reaper::{Reaper, Watched, kill_group, signal_main};
 use crate::stacks::StacksFile;
@@ -40,6 +41,12 @@ use crate::warm::{News, Warm};
 /// The pause between two searches for processes that a run has left behind. The kernel reports the end of each process
 /// at once. So only processes that were started while others were being killed must wait for the next search.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Time from the end of a script that has succeeded to the SIGTERM for its background processes.
+const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Time between SIGTERM and SIGKILL for the background processes of a script that has succeeded.
+const BACKGROUND_GRACE: Duration = Duration::from_secs(2);
 
 /// How long an ending agent waits for processes after SIGKILL. For example, a process that reads from a dead disk does
 /// not end at once.
@@ -66,6 +73,20 @@ pub struct Runner {
     stacks: watch::Sender<Option<StacksFile>>,
     fence: Fence,
     shutdown: Shutdown,
+    /// The newest sentence that is being added to the output.
+    saying: Option<JoinHandle<()>>,
+    background: Background,
+}
+
+/// The background processes of a script that has succeeded.
+#[derive(Clone, Copy)]
+enum Background {
+    /// They have not been looked for.
+    New,
+    /// They may end by themselves until this time, as Python's resource tracker does.
+    Awaited(Instant),
+    /// They have been sent SIGTERM, and get SIGKILL at this time.
+    Terminated(Instant),
 }
 
 impl Runner {
@@ -96,6 +117,8 @@ impl Runner {
             stacks: watch::Sender::new(None),
             fence: Fence::default(),
             shutdown: Shutdown::None,
+            saying: None,
+            background: Background::New,
         };
         (runner, news)
     }
@@ -218,9 +241,31 @@ impl Runner {
             return;
         }
         if self.reaper.has_children_besides(self.warm.pid()) {
-            self.reaper.kill_children_besides(self.warm.pid());
-        } else if let Some(stderr) = self.run_output.finish(Instant::now()) {
+            self.end_children();
+        } else if self.saying.as_ref().is_none_or(JoinHandle::is_finished)
+            && let Some(stderr) = self.run_output.finish(Instant::now())
+        {
             self.conclude(&stderr);
+        }
+    }
+
+    /// Ends what the main process has left behind. After a success, these processes get time to end by themselves, such
+    /// as an upload in the background.
+    fn end_children(&mut self) {
+        let (now, warm) = (Instant::now(), self.warm.pid());
+        let ended = matches!(&self.state.phase, Phase::Ending { outcome: ExitOutcome::Code(0), cause: Cause::Own, .. });
+        match self.background {
+            Background::New if ended => self.background = Background::Awaited(now + BACKGROUND_PAUSE),
+            Background::Awaited(until) if ended && until <= now => {
+                self.background = Background::Terminated(now + BACKGROUND_GRACE);
+                let count = self.reaper.signal_children_besides(warm, Signal::TERM);
+                let processes = if count == 1 { "process" } else { "processes" };
+                self.say(format!("the script has ended: SIGTERM to {count} background {processes}, SIGKILL 2 s later"));
+            }
+            Background::Awaited(until) | Background::Terminated(until) if ended && until > now => {}
+            Background::New | Background::Awaited(_) | Background::Terminated(_) => {
+                self.reaper.signal_children_besides(warm, Signal::KILL);
+            }
         }
     }
 
@@ -273,8 +318,9 @@ impl Runner {
     fn start(&mut self, changes: &EnvChanges) {
         if let Some(warm) = self.warm.pid() {
             // A start that was abandoned may have left a process, which is about to exit.
-            self.reaper.kill_children_besides(Some(warm));
+            self.reaper.signal_children_besides(Some(warm), Signal::KILL);
         }
+        self.background = Background::New;
         self.memory.begin();
         self.find_helper();
         let mut environment = self.template.environment_with(changes);
@@ -325,6 +371,13 @@ impl Runner {
                 self.start_cold(start);
             }
         }
+    }
+
+    /// Adds a sentence to the script's output. The disk may stall, so another thread writes it.
+    fn say(&mut self, sentence: String) {
+        let output = Arc::clone(&self.output);
+        let write = move || output.append(Stream::Stderr, format!("[muster: {sentence}]\n").as_bytes());
+        self.saying = Some(spawn_blocking(write));
     }
 
     /// Starts the main process in a new interpreter.
@@ -385,7 +438,7 @@ impl Runner {
                 warn!("SIGKILL has not ended every process");
                 return;
             }
-            self.reaper.kill_children_besides(None);
+            self.reaper.signal_children_besides(None, Signal::KILL);
             tokio::select! {
                 () = self.reaper.child_ended() => {}
                 () = until(Some(Instant::now() + SWEEP_INTERVAL)) => {}

@@ -56,6 +56,37 @@ fn the_descendants_of_a_run_that_ends_by_itself_are_killed() {
     assert_eq!(pids.map(process_state), [None; 2]);
 }
 
+/// A script that succeeds and leaves two processes behind: one that saves something after SIGTERM, and one that ignores
+/// SIGTERM.
+const WITH_UPLOADS: &str = r#"
+import os, signal, time
+def child(handler):
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, handler)
+        os.write(writer, b"x")
+        while True: time.sleep(1000)
+def save(*_):
+    os.write(1, b"saved\n")
+    os._exit(0)
+reader, writer = os.pipe()
+child(save)
+child(signal.SIG_IGN)
+while len(os.read(reader, 1) + os.read(reader, 1)) < 2: pass
+"#;
+
+#[test]
+fn the_background_processes_of_a_script_that_succeeded_get_sigterm_and_their_number_is_said() {
+    let agent = Agent::of_python(WITH_UPLOADS);
+    agent.go();
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
+    assert_eq!(children_of(agent.pid()), [0; 0]);
+    let said = "[muster: the script has ended: SIGTERM to 2 background processes, SIGKILL 2 s later]\n";
+    let output = String::from_utf8(agent.logs("both")).unwrap();
+    let mut lines: Vec<&str> = output.split_inclusive('\n').collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [said, "saved\n"]);
+}
+
 /// A script that saves after Ctrl-C.
 const SAVES_AFTER_CTRL_C: &str = r#"
 import os, time
