@@ -360,6 +360,10 @@ impl Runner {
     fn take_news(&mut self, news: News) {
         match news {
             News::Changed => self.publish(),
+            News::GaveUp(reason) => {
+                self.say(format!("no warm start, because {reason}: the script starts in a new interpreter"));
+                self.publish();
+            }
             News::Forked(forked) => {
                 let pid = forked.pid;
                 self.run_output = RunOutput::read(forked.go(), &self.output);

@@ -14,7 +14,7 @@ use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use protocol::warm::{WarmRequest, WarmState};
@@ -24,6 +24,7 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 use tracing::info;
 
+use crate::proc;
 use crate::reaper::{is_child, kill_group};
 use crate::run::child::{self, Pipes, RunTemplate, Start};
 use crate::run::environment::{EnvChanges, Environment};
@@ -32,8 +33,9 @@ use wire::{Answer, RunRequest, exchange, request_run};
 /// The interpreter's program.
 const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
 
-/// Maximum time of the imports. A requested run waits for the imports.
-const IMPORT_LIMIT: Duration = Duration::from_secs(60);
+/// The imports are given up when they use no processor time for this long. A requested run waits for the imports, which
+/// may take minutes on a busy machine or on a slow network file system.
+const IMPORT_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum time until a forked process answers. The answer usually takes 30 ms.
 const FORK_LIMIT: Duration = Duration::from_secs(2);
@@ -89,6 +91,8 @@ enum Run {
 pub enum News {
     /// The interpreter's state has changed.
     Changed,
+    /// The imports were given up, for this reason. Runs start in a new interpreter.
+    GaveUp(String),
     /// The run can start.
     Forked(Forked),
     /// The run must start in a new interpreter.
@@ -133,7 +137,8 @@ impl Warm {
         let modules = serde_json::to_string(&request.modules).expect("names always serialize");
         self.interpreter = match spawn(template, &environment, modules) {
             Ok((pid, stream)) => {
-                let ready = within(IMPORT_LIMIT, exchange(stream, Vec::new()));
+                let used = move || proc::stat(pid.as_raw_nonzero().get()).map(|stat| stat.cpu + stat.cpu_of_ended);
+                let ready = Box::pin(while_used(used, IMPORT_PAUSE_MAX, exchange(stream, Vec::new())));
                 Interpreter::Importing { pid: Some(pid), environment, ready }
             }
             Err(reason) => cold(&reason),
@@ -214,6 +219,8 @@ impl Warm {
             Answer::Cold(reason) | Answer::Outdated(reason) => Err(io::Error::other(reason)),
             Answer::Pid(_) => Err(io::Error::other("the interpreter answered with a process id")),
         });
+        let gave_up =
+            requests.as_ref().err().filter(|error| error.kind() == io::ErrorKind::TimedOut).map(ToString::to_string);
         self.interpreter = match (pid, requests) {
             (Some(pid), Ok(requests)) => Interpreter::Ready { pid, environment, requests },
             (None, Ok(_)) => cold(ENDED),
@@ -222,7 +229,7 @@ impl Warm {
                 cold(&error.to_string())
             }
         };
-        News::Changed
+        gave_up.map_or(News::Changed, News::GaveUp)
     }
 
     fn waited(&mut self) -> News {
@@ -326,6 +333,27 @@ fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Resul
     send().map_err(|error: io::Error| format!("cannot send a request to the warm interpreter: {error}"))
 }
 
+/// Waits for an exchange as long as `used`, the processor time of the other process, grows within each `pause`.
+async fn while_used<T>(
+    used: impl Fn() -> Option<Duration>,
+    pause: Duration,
+    exchange: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let mut exchange = pin!(exchange);
+    let mut before = used();
+    loop {
+        if let Ok(answer) = timeout(pause, &mut exchange).await {
+            return answer;
+        }
+        let now = used();
+        if now <= before {
+            let text = format!("the imports used no processor time for {} s", pause.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        before = now;
+    }
+}
+
 /// Limits the time of an exchange.
 fn within(
     limit: Duration,
@@ -337,4 +365,36 @@ fn within(
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::ready;
+
+    use super::*;
+
+    /// Waits for an exchange that takes `pauses` pauses, beside a process that uses processor time in the first `busy`.
+    async fn waited(busy: u64, pauses: u32) -> io::Result<()> {
+        let looks = Cell::new(0);
+        let used = || {
+            looks.set(looks.get() + 1);
+            Some(Duration::from_millis(10 * busy.min(looks.get())))
+        };
+        while_used(used, IMPORT_PAUSE_MAX, async {
+            tokio::time::sleep(IMPORT_PAUSE_MAX * pauses).await;
+            ready(Ok(())).await
+        })
+        .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn imports_are_awaited_as_long_as_they_use_processor_time() {
+        assert!(waited(100, 50).await.is_ok());
+        let given_up = waited(20, 50).await.expect_err("imports that stand still were awaited");
+        assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(given_up.to_string(), "the imports used no processor time for 30 s");
+        let ended = while_used(|| None, IMPORT_PAUSE_MAX, pending::<io::Result<()>>()).await;
+        assert!(ended.is_err(), "imports of a process that has ended were awaited");
+    }
 }
