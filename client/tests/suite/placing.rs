@@ -8,7 +8,7 @@ use protocol::master::BackendKind;
 use crate::support::fake_master::FakeMaster;
 use crate::support::{Ended, client, finish, folder_with_script, run};
 
-const POD_FLAGS: [&[&str]; 17] = [
+const POD_FLAGS: [&[&str]; 16] = [
     &["--image", "digits"],
     &["--push", "localhost:5000"],
     &["--load", "kind"],
