@@ -18,6 +18,9 @@ pub const LONG_POLL_MAX_SECONDS: u64 = 60;
 pub const AGENT_CONFIG: &str = "/config";
 /// Agent: starts the run.
 pub const AGENT_RUN: &str = "/run";
+/// The agent's answer to [`AGENT_RUN`] while the start waits for the warm interpreter. The status shows when the script
+/// begins.
+pub const START_WAITS: &str = "waiting";
 /// Agent: answers with a [`crate::agent::RunStatus`].
 pub const AGENT_STATUS: &str = "/status";
 /// Agent: the run's output, from a byte offset to the end or to the next gap.

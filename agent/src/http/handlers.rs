@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
-use protocol::agent::{LogBase, RunStatus};
-use protocol::routes::{LOG_BASE_HEADER, LONG_POLL_MAX_SECONDS};
+use protocol::agent::{LogBase, RunState, RunStatus};
+use protocol::routes::{LOG_BASE_HEADER, LONG_POLL_MAX_SECONDS, START_WAITS};
 use rustix::process::Pid;
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -103,7 +103,9 @@ pub(super) async fn run(request: Request<Incoming>, agent: &Agent) -> Result {
     let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
     to_its_end(async move {
         code::put_in_place(&agent, code::ready(&agent, *next_code).await?).await?;
-        ask(&agent, Command::Apply(Event::Run(generation))).await
+        let answer = ask(&agent, Command::Apply(Event::Run(generation))).await?;
+        let waits = agent.status.borrow().state == RunState::Configured;
+        Ok(if waits { answer::text(StatusCode::OK, START_WAITS) } else { answer })
     })
     .await
 }

@@ -231,9 +231,11 @@ impl AgentClient {
     }
 
     /// `GET /run`.
-    pub async fn run(&self, agent: SocketAddr, generation: Generation) -> Result<(), AgentError> {
+    ///
+    /// Returns whether the script has begun. If not, the start waits for imports, and the status shows when it begins.
+    pub async fn run(&self, agent: SocketAddr, generation: Generation) -> Result<bool, AgentError> {
         let path = format!("{}?generation={generation}", routes::AGENT_RUN);
-        self.call(get(agent, &path), CALL_TIMEOUT).await.map(drop)
+        Ok(self.call(get(agent, &path), CALL_TIMEOUT).await? != routes::START_WAITS)
     }
 
     /// `POST /notice`. Passes a notice to the script of this start.

@@ -162,7 +162,10 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
         let send = async || call.agents.run(agent, call.generation).await;
         let answer = send.retry(call.pauses).when(is_unreachable).await;
-        let answer = answer.map(|()| AgentState::Started(call.generation));
+        if let Ok(false) = answer {
+            return;
+        }
+        let answer = answer.map(|_| AgentState::Started(call.generation));
         call.report(subject, "its agent did not start exec.py", answer).await;
     };
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;

@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use e2e::processes::{pids, run_by, signal};
+use e2e::processes::{pids, run_by, signal, within};
 use e2e::scripts::STUBBORN;
 use e2e::{Finished, Place, Running, Scene};
+use protocol::view::{JobState, ReplicaState};
 use rustix::process::Signal;
 
 e2e::journeys_by_one_command!(Place::OwnMaster, #[cfg(unix)]);
@@ -55,6 +56,26 @@ fn ctrl_c_raises_keyboard_interrupt_and_names_the_replicas_that_were_killed() {
     let run = run.says(&["cancelled", "; killed before they had ended: worker-1 (more time: --termination-grace)"]);
     let of_first: Vec<&str> = run.stdout.lines().filter_map(|line| line.strip_prefix("worker-0 │ ")).collect();
     assert_eq!(of_first, ["ready", "saved", "cleaned"]);
+}
+
+#[test]
+fn a_job_is_running_only_when_its_scripts_have_begun_after_slow_imports() {
+    let scene = Scene::new("import slow\nprint('began')");
+    let installed = tempfile::tempdir().expect("cannot create a folder");
+    let slow = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
+    fs::write(installed.path().join("slow.py"), slow).expect("cannot write the file");
+    let mut client = scene.client(&["--worker-num", "2", "--task", "digits", "--preload=slow"]);
+    let client = Running::of(client.env("PYTHONPATH", installed.path()));
+    client.until_said("gang complete");
+    let configured = || {
+        assert!(!client.said("running: generation"), "{}", client.said_so_far());
+        let view = scene.run(&["status", "digits", "-o", "json"]).view();
+        let are = view.replicas.iter().all(|replica| replica.state == ReplicaState::Configured);
+        (view.state == JobState::Starting && are && view.times.configured.is_some()).then_some(())
+    };
+    within("a start that waits for the imports", configured, || client.said_so_far());
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
+    client.ended().code(0).says(&["running: generation 1.1, all 2 started"]);
 }
 
 #[test]

@@ -104,7 +104,7 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
         each(agents.clone(), |agent| client.stop(agent, None, FirstSignal::Term, Duration::ZERO)).await?;
         reports.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
         each(bodies, |(agent, body)| client.configure(agent, part_of(generation), body)).await?;
-        each(agents, |agent| client.run(agent, generation)).await?;
+        each(agents, async |agent| client.run(agent, generation).await.map(drop)).await?;
         times.push(begin.elapsed());
         backend.agents(&spec.name).values().for_each(FakeAgent::forget);
     }
