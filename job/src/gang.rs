@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::failure::{Failure, Loss, TooLargeBatch};
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::lease::Standing;
 use protocol::progress::{LostSteps, Progress};
 
@@ -47,6 +47,8 @@ pub struct Member {
     pub unsaved: Option<(u64, u64)>,
     /// When the replica's next pod may be created, as the time since the driver began.
     pub create_at: Duration,
+    /// How often this master has deleted a pod of the replica because its run had failed.
+    pub failed_alone: u32,
 }
 
 /// How a script uses the helper `muster.py` in one run.
@@ -95,6 +97,7 @@ impl Member {
             reported: progress.and_then(|progress| Some((progress.step?, progress.split))),
             unsaved: progress.and_then(Progress::unsaved),
             create_at: Duration::ZERO,
+            failed_alone: 0,
         }
     }
 
@@ -208,9 +211,11 @@ impl Gang {
         self.start.is_some() && place.enrolled.map(|enrolled| enrolled.generation) == self.start
     }
 
-    /// Whether every member of the current start is known. After a takeover, some agents have perhaps not answered yet.
+    /// Whether every member of the current start is known. After a takeover, some agents have perhaps not answered yet. An
+    /// evaluator may be missing, because it starts again alone.
     pub fn is_whole(&self) -> bool {
-        self.size().is_some_and(|size| self.members().count() >= size)
+        let away = self.places.iter().filter(|place| place.id.role == Role::Evaluator && !self.has(place)).count();
+        self.size().is_some_and(|size| self.members().count() + away >= size)
     }
 
     /// The number of members of the current start, as the known members report it.
@@ -241,9 +246,11 @@ impl Gang {
 
     /// The first failure. Call this function only before this master stops a run. A loss that the cluster caused comes
     /// first, then the earliest exit by the agents' clocks, then any other lost pod. A run that somebody else stopped
-    /// comes last. That run is a failure too, because the gang cannot continue without it.
-    pub fn first_failure(&self) -> Option<Failure> {
-        self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
+    /// comes last. That run is a failure too, because the gang cannot continue without it. Members for which `counts` is
+    /// false are left out.
+    pub fn first_failure_of(&self, counts: impl Fn(&Member) -> bool) -> Option<Failure> {
+        let failures = self.members().filter(|member| counts(member)).filter_map(Member::failure);
+        failures.min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
 
     /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
@@ -256,7 +263,8 @@ impl Gang {
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
         let is_of_this_master = |member: &Member| member.deleted_by == DeletedBy::ThisMaster && member.phase.is_lost();
-        let others = self.members().filter(|member| !is_of_this_master(member));
+        let may_be_cause = |member: &&Member| !is_of_this_master(member) && member.id.role != Role::Evaluator;
+        let others = self.members().filter(may_be_cause);
         let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
         let missing = has_left(&known).then(|| self.missing()).flatten();
         failures.chain(missing).fold(known, earlier)
@@ -267,17 +275,13 @@ impl Gang {
     /// ran.
     pub fn missing(&self) -> Option<Failure> {
         let start = self.newest_launch().filter(|_| self.size() == Some(self.places.len()))?;
-        let missing = self.places.iter().filter(|place| !self.has(place));
+        let missing = self.places.iter().filter(|place| !self.has(place) && place.id.role != Role::Evaluator);
         let loss = |place: &Member| {
             let reason = format!("its agent takes no part in start {start}, in which other replicas run");
             let known = place.failure().filter(|_| place.phase.is_lost());
             known.unwrap_or(Failure::ReplicaLost { replica: place.id, reason, loss: Loss::Disrupted })
         };
         missing.map(loss).min_by_key(time_of)
-    }
-
-    fn failures(&self) -> impl Iterator<Item = Failure> {
-        self.members().filter_map(Member::failure)
     }
 
     /// The steps that this start has not saved yet. The replica of rank 0 saves the state of the job. After this

@@ -2,6 +2,7 @@
 //! The caller passes the time and carries out the actions.
 
 mod agent_state;
+pub mod alone;
 pub mod batching;
 pub mod diagnosis;
 pub mod gang;

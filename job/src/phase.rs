@@ -26,6 +26,7 @@
 
 mod action;
 mod ending;
+mod evaluator;
 mod gathering;
 mod halt;
 mod look;
@@ -259,8 +260,8 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         (JobEvent::Observed, JobPhase::Starting(attempt)) => starting(attempt, seen),
         (JobEvent::Observed, JobPhase::Running { generation, since }) => running(generation, since, seen),
         (JobEvent::Observed, JobPhase::Restarting(restart)) => restarting(restart, seen),
-        // The outcome of this start is decided, so a request to cancel comes too late.
-        (_, JobPhase::Stopping(stop)) => stopping(stop, seen),
+        // The outcome of this start is decided. A request to cancel only ends the grace of an evaluator.
+        (event, JobPhase::Stopping(stop)) => stopping(stop, event, seen),
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
         (_, JobPhase::Finished { result }) => finished(result, seen),
     }

@@ -11,8 +11,8 @@ use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
 use protocol::origin::Origin;
 use protocol::run_policy::{
-    BACKOFF_MAX_SECONDS, CleanPods, HALT_SECONDS, OnFailure, OnSameFailure, OnStartTimeout, RestartRule, RunPolicy,
-    SuccessPolicy,
+    BACKOFF_MAX_SECONDS, CleanPods, EVALUATOR_GRACE_SECONDS, HALT_SECONDS, OnFailure, OnSameFailure, OnStartTimeout,
+    RestartRule, RunPolicy, SuccessPolicy,
 };
 
 use super::gang::{Gang, HelperUse, has_left, was_stopped};
@@ -104,6 +104,11 @@ pub struct Policy {
     pub settle: Duration,
     /// The user's choice for [`super::roster::grow_interval`].
     pub grow_interval: Option<Duration>,
+    /// Whether an evaluator that fails starts again alone. Not on machines that join: a machine stays with its agent, and
+    /// an agent runs each start only once.
+    pub evaluators_return: bool,
+    /// How long an evaluator may go on after a success. Zero if the job has none.
+    pub evaluator_grace: Duration,
     /// How long a replica may be silent; `None` if only the back end reports which pods are dead.
     pub lease: Option<Lease>,
 }
@@ -193,6 +198,7 @@ impl Policy {
             clean_pods,
             success_policy,
             grow_interval_seconds,
+            evaluator_grace_seconds,
             on_unreachable: _, // see `RunPolicy::lease`
             lease_seconds: _,  // see `RunPolicy::lease`
             preload: _,        // see `job::warm`
@@ -236,6 +242,11 @@ impl Policy {
             gather: GATHER,
             settle: SETTLE,
             grow_interval: grow_interval_seconds.map(seconds),
+            evaluators_return: spec.image.is_some() || spec.work_dir.is_some() || spec.code.is_some(),
+            evaluator_grace: match spec.evaluator_num {
+                0 => Duration::ZERO,
+                _ => seconds(evaluator_grace_seconds.unwrap_or(EVALUATOR_GRACE_SECONDS)),
+            },
             lease: spec.run_policy.lease(),
         }
     }

@@ -134,7 +134,9 @@ pub fn resize(gang: &Gang, policy: &Policy, since: Duration, now: Duration) -> O
     }
     let wanted = wanted(gang, policy.workers);
     let is_due = now >= since + grow_interval(gang, policy) || wanted.iter().all(|place| is_ready(place));
-    (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
+    // An evaluator in a new pod does not change the size.
+    let is_new = |place: &Member| is_ready(place) && !gang.has(place) && place.id.role != Role::Evaluator;
+    (is_due && wanted.iter().any(|place| is_new(place))).then_some(Resize::Grow)
 }
 
 /// How long a running gang waits before it restarts to add workers. If every wanted worker is ready, the gang does not
@@ -166,7 +168,7 @@ fn is_planned(place: &Member, workers: Workers) -> bool {
 }
 
 /// Whether the replica can take part in a start now.
-fn is_ready(place: &Member) -> bool {
+pub(super) fn is_ready(place: &Member) -> bool {
     place.has_joined() && is_living(place)
 }
 

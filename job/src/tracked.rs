@@ -3,12 +3,14 @@
 use std::mem;
 use std::time::Duration;
 
-use protocol::agent::{ExitOutcome, ExitReport, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
+use protocol::failure::Loss;
 use protocol::ids::{Generation, ReplicaId};
 
 use super::gang::Member;
-use super::observation::{AgentState, GONE, Incarnation, Observation, Pod, Wait};
+use super::observation::{AgentState, DeletedBy, GONE, Incarnation, Observation, Pod, Wait};
 use super::phase::JobPhase;
+use super::replica::ReplicaPhase;
 use super::upkeep::Replacements;
 
 /// A replica, as a master tracks it. All times are durations since the job's driver began.
@@ -30,6 +32,8 @@ pub struct Tracked {
     is_given_up: bool,
     /// When the replica's pod may be replaced.
     replacements: Replacements,
+    /// How often a pod of the replica was deleted because its run had failed.
+    failed_alone: u32,
     /// Whether the pod of the newest run was deleted. A later pod cannot report about that run.
     has_lost_run: bool,
     /// When the deletion of the replica's pod was last requested.
@@ -59,6 +63,7 @@ impl Tracked {
             requested_at: None,
             is_given_up: false,
             replacements: Replacements::default(),
+            failed_alone: 0,
             has_lost_run: false,
             deletion_asked_at: None,
         }
@@ -71,7 +76,8 @@ impl Tracked {
 
     /// The replica in a gang. Runs of generations before `horizon` belong to earlier starts.
     pub fn member(&self, id: ReplicaId, horizon: Option<Generation>) -> Member {
-        Member { create_at: self.replacements.next_at(), ..Member::of(id, &self.seen, horizon) }
+        let (create_at, failed_alone) = (self.replacements.next_at(), self.failed_alone);
+        Member { create_at, failed_alone, ..Member::of(id, &self.seen, horizon) }
     }
 
     /// Stores the replica's pod as the back end lists it now. `phase` is the current phase of the job.
@@ -88,7 +94,9 @@ impl Tracked {
             self.incarnation.replace(incarnation).is_some_and(|known| Some(known) != self.incarnation)
         });
         let is_deleted = was_listed && self.seen.pod.is_none();
-        let is_coming_up = matches!(phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
+        // In a running gang, only an evaluator that starts again alone has no run yet.
+        let is_coming_up =
+            matches!(phase, JobPhase::Pending { .. } | JobPhase::Starting { .. }) || self.is_before_run();
         if !is_replaced && !is_deleted {
             return PodLoss::None;
         }
@@ -102,6 +110,19 @@ impl Tracked {
             return PodLoss::Run;
         }
         PodLoss::None
+    }
+
+    /// Whether the replica's agent has answered, and was not asked to run exec.py.
+    fn is_before_run(&self) -> bool {
+        match &self.seen.agent {
+            AgentState::Configured(_) => true,
+            AgentState::Status(status) => matches!(status.state, RunState::Idle | RunState::Configured),
+            AgentState::Silent
+            | AgentState::SeedOnly
+            | AgentState::Started(_)
+            | AgentState::Unreachable { .. }
+            | AgentState::Failed(_) => false,
+        }
     }
 
     /// Applies a report about the agent in the pod with this number.
@@ -152,8 +173,9 @@ impl Tracked {
     fn lose_pod(&mut self) {
         let incarnation = self.incarnation.take().filter(|_| self.seen.pod.is_some());
         let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
-        let Self { pods_before, replacements, is_given_up, .. } = *self;
-        *self = Self { pods_before: pods_before + 1, replacements, is_given_up, incarnation, seen, ..Self::new(false) };
+        let Self { pods_before, replacements, failed_alone, is_given_up, .. } = *self;
+        let kept = Self { replacements, failed_alone, is_given_up, ..Self::new(false) };
+        *self = Self { pods_before: pods_before + 1, incarnation, seen, ..kept };
     }
 
     /// Whether the replica's pod is a member of this start.
@@ -187,6 +209,19 @@ impl Tracked {
         if is_known { PodLoss::Pod } else { PodLoss::None }
     }
 
+    /// Whether the replica's newest run has failed, and neither a master nor the cluster has ended it.
+    fn has_failed(&self) -> bool {
+        match ReplicaPhase::of(&self.seen, None) {
+            ReplicaPhase::Exited(_, exit) => !exit.is_success() && !exit.stopped,
+            ReplicaPhase::Lost(lost) => lost.loss != Loss::Disrupted,
+            ReplicaPhase::Requested
+            | ReplicaPhase::Scheduled
+            | ReplicaPhase::Joined
+            | ReplicaPhase::Configured(_)
+            | ReplicaPhase::Running(_) => false,
+        }
+    }
+
     /// Whether the replica's pod is requested and not listed yet.
     pub fn is_requested(&self) -> bool {
         self.requested_at.is_some()
@@ -207,6 +242,9 @@ impl Tracked {
     /// because the back end's watch needs some time to report the deletion.
     pub fn ask_to_go(&mut self, now: Duration, soon: Duration) -> bool {
         let is_due = self.deletion_asked_at.is_none_or(|at| now >= at + soon);
+        if is_due && self.seen.deleted_by == DeletedBy::Others && self.has_failed() {
+            self.failed_alone += 1;
+        }
         self.deletion_asked_at = if is_due { Some(now) } else { self.deletion_asked_at };
         is_due
     }

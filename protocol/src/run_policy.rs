@@ -19,7 +19,8 @@ pub use crate::warm::Preload;
 #[serde(default, deny_unknown_fields)]
 pub struct RunPolicy {
     /// Maximum restarts after failures. Each restart starts all replicas again. Restarts do not count if the cluster
-    /// removed a pod (evicted, preempted, drained or deleted).
+    /// removed a pod (evicted, preempted, drained or deleted). A failed evaluator is started again alone, and has the same
+    /// number of restarts for itself.
     pub max_restarts: u32,
     /// Pause before the first restart, in seconds. Each further restart doubles the pause, up to 300 s.
     pub backoff_seconds: u32,
@@ -59,6 +60,10 @@ pub struct RunPolicy {
     /// else 300 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grow_interval_seconds: Option<u32>,
+    /// How long an evaluator may go on after the training has succeeded, in seconds. If it ends earlier, so does the job.
+    /// Absent: 300 s. 0: it is stopped at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evaluator_grace_seconds: Option<u32>,
     /// Whether agents keep a warm interpreter, and which modules it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
@@ -77,6 +82,9 @@ pub const GROW_INTERVAL_SECONDS: u32 = 300;
 /// Default of [`RunPolicy::grow_interval_seconds`] if the scripts use the helper `muster.py`, with which they save a
 /// checkpoint before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
+
+/// Default of [`RunPolicy::evaluator_grace_seconds`]. The last checkpoint is written shortly before the training ends.
+pub const EVALUATOR_GRACE_SECONDS: u32 = 300;
 
 /// How long a job with [`OnFailure::Wait`] waits for new code. The default of the agent's flag `--linger` has the same
 /// value: after a run, an agent waits this long for a request before it ends.
@@ -115,6 +123,7 @@ impl Default for RunPolicy {
             clean_pods: CleanPods::Running,
             success_policy: None,
             grow_interval_seconds: None,
+            evaluator_grace_seconds: None,
             preload: None,
             on_unreachable: OnUnreachable::Wait,
             lease_seconds: LEASE_SECONDS,

@@ -14,7 +14,8 @@ use super::values::{exit_code, restarts, seconds};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Failures and time limits")]
 pub(crate) struct PolicyArgs {
-    /// Maximum restarts of all replicas after failures. Evicted, preempted, drained and deleted pods do not count
+    /// Maximum restarts of all replicas after failures. Evicted, preempted, drained and deleted pods do not count. An
+    /// evaluator that fails starts again alone, and its restarts count for itself
     /// [default: 3; 0 with --master local]
     #[arg(long, value_name = "N", value_parser = restarts, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
@@ -59,6 +60,10 @@ pub(crate) struct PolicyArgs {
     /// is ready, the job restarts at once [default: 30s if exec.py reports its steps with muster.py; else 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) grow_interval: Option<u32>,
+    /// How long an evaluator may go on after the training has succeeded, to evaluate the last checkpoint; 0 stops it at
+    /// once. The job ends when the evaluator ends [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
+    pub(crate) evaluator_grace: Option<u32>,
     /// Action when the master cannot reach a replica whose exec.py may still run: `wait` for the cluster to remove the
     /// pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
     #[arg(long, value_name = "WHAT")]
@@ -94,6 +99,7 @@ impl PolicyArgs {
             clean_pods,
             success_policy,
             grow_interval,
+            evaluator_grace,
             on_unreachable,
             lease,
             preload,
@@ -116,6 +122,7 @@ impl PolicyArgs {
             clean_pods: clean_pods.unwrap_or(base.clean_pods),
             success_policy: success_policy.or(base.success_policy),
             grow_interval_seconds: grow_interval.or(base.grow_interval_seconds),
+            evaluator_grace_seconds: evaluator_grace.or(base.evaluator_grace_seconds),
             on_unreachable: on_unreachable.unwrap_or(base.on_unreachable),
             lease_seconds: lease.unwrap_or(base.lease_seconds),
             preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)).or(base.preload),

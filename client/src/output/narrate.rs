@@ -192,9 +192,15 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
     match still_running {
         _ if !has_entered(JobState::Stopping, before, now) => None,
         0 => None,
-        1 => Some("stopping 1 running replica".to_owned()),
+        1 => Some(evaluating(now).unwrap_or_else(|| "stopping 1 running replica".to_owned())),
         many => Some(format!("stopping {many} running replicas")),
     }
+}
+
+/// The sentence about an evaluator that goes on although the training has succeeded.
+fn evaluating(now: &JobView) -> Option<String> {
+    let mut running = now.replicas.iter().filter(|replica| replica.state == ReplicaState::Running);
+    running.find_map(|replica| Some(format!("{} {}", replica.replica, replica.reason.as_ref()?)))
 }
 
 fn halted(before: Option<&JobView>, now: &JobView) -> Option<String> {
@@ -258,14 +264,22 @@ fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
 
 fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let failed = beside(before, now).filter_map(|(old, new)| match (new.state, &new.exit) {
-        (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => Some(format!("{} {}", new.replica, exit.outcome)),
+        (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => {
+            Some(format!("{} {}{}", new.replica, exit.outcome, alone(new, now)))
+        }
         (ReplicaState::Lost, _) if !has_failed(old) => {
             let how = new.reason.as_deref().map_or("was lost".to_owned(), was_lost);
-            Some(format!("{} {how}", new.replica))
+            Some(format!("{} {how}{}", new.replica, alone(new, now)))
         }
         (_, _) => None,
     });
     shortened(failed.collect(), "more replicas failed")
+}
+
+/// What follows the failure of an evaluator while the others train.
+fn alone(failed: &ReplicaView, job: &JobView) -> &'static str {
+    let goes_on = failed.replica.role == Role::Evaluator && job.state == JobState::Running;
+    if goes_on { "; it starts again alone" } else { "" }
 }
 
 /// Whether this failure is new: `old` shows neither this exit nor the loss of the replica.

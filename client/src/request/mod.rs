@@ -309,6 +309,7 @@ mod tests {
             ("--clean-pods all", json!({"clean_pods": "all"})),
             ("--success-policy chief", json!({"success_policy": "chief"})),
             ("--grow-interval 10s", json!({"grow_interval_seconds": 10})),
+            ("--evaluator-grace 0s", json!({"evaluator_grace_seconds": 0})),
             ("--preload", json!({"preload": {"modules": []}})),
             ("--preload=tensorflow.keras,numpy", json!({"preload": {"modules": ["tensorflow.keras", "numpy"]}})),
             ("--no-preload", json!({"preload": "never"})),

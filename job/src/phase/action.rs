@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::failure::Failure;
-use protocol::ids::Generation;
+use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 
 use crate::gang::{Gang, Member};
@@ -56,6 +56,18 @@ pub enum Action {
     Configure(Generation),
     /// Ask every member to run exec.py.
     Launch(Generation),
+    /// Give the new pod of this evaluator its place in a start that runs: send it its environment, and run exec.py.
+    Rejoin {
+        /// The start.
+        generation: Generation,
+        /// The evaluator.
+        replica: ReplicaId,
+    },
+    /// Ask every live run except those of evaluators to stop, unless this master has already asked.
+    StopTraining {
+        /// Time between SIGTERM and SIGKILL.
+        grace: Duration,
+    },
     /// Ask every live run to stop, unless this master has already asked.
     StopRuns {
         /// Time between SIGTERM and SIGKILL.

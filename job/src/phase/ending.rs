@@ -7,28 +7,31 @@ use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
 use super::halt::{self, Halt};
-use super::stop::{Stop, grace, limit};
+use super::stop::{Stop, evaluates, grace, limit};
 use super::verdict::{conclude, has_live_run, judge, regroup};
-use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
+use super::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, suspension};
 use crate::diagnosis::fingerprint;
 use crate::gang::Member;
 use crate::observation::{DeletedBy, Presence};
 
-pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+pub(super) fn stopping(stop: Stop, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
     // After a takeover, this master may discover a run only now.
     let generation = stop.generation.max(gang.newest_generation());
     let stop = if generation > stop.generation { of_newer_start(stop) } else { stop };
+    let evaluates_until = match event {
+        JobEvent::CancelWished => stop.evaluates_until.min(now),
+        JobEvent::Observed => stop.evaluates_until,
+    };
+    let stop = Stop { evaluates_until, ..stop };
     if has_unended_run(seen) || generation != stop.generation {
         let given = grace(&stop.ending, seen);
         // A run that was asked to stop earlier may have a longer grace period.
         let grace = stop.grace.max(given);
-        let overdue = now >= stop.since + limit(grace, policy);
-        let actions = if overdue {
-            vec![Action::DeletePods(PodSelection::Unended)]
-        } else {
-            vec![Action::StopRuns { grace: given }]
-        };
+        let asked_at = if evaluates(gang) { evaluates_until } else { stop.since };
+        let overdue = now >= asked_at + limit(grace, policy);
+        let actions =
+            if overdue { vec![Action::DeletePods(PodSelection::Unended)] } else { vec![stop.action(given, seen)] };
         let next = stop.next.max(generation.map_or(stop.next, Generation::next));
         let stop = Stop { generation, horizon: generation.or(stop.horizon), next, grace, ..stop };
         return (JobPhase::Stopping(stop), actions);

@@ -10,6 +10,7 @@ use super::running::running;
 use super::stop::{fail, stop};
 use super::verdict::{has_live_run, regroup};
 use super::{Action, Ending, Gathering, JobPhase, PodSelection, Restart, Seen, StartStage, queue};
+use crate::alone::{first_failure, returns_alone};
 use crate::gang::{Member, is_disruption};
 use crate::observation::{DeletedBy, Presence};
 use crate::replica::ReplicaPhase;
@@ -65,7 +66,8 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
     let gang = seen.gang;
     let is_whole = gang.is_whole();
     // Every agent of that start was configured before the first run began.
-    if is_whole && !gang.all(ReplicaPhase::was_launched) && gang.first_failure().is_none() {
+    let is_to_come = |member: &Member| !member.phase.was_launched() && !returns_alone(member, gang, seen.policy);
+    if is_whole && gang.any(is_to_come) && first_failure(gang, seen.policy).is_none() {
         return start(generation, StartStage::Launching, seen);
     }
     if is_whole || seen.policy.success.is_met(gang) {
@@ -134,10 +136,11 @@ pub(super) fn starting(attempt: Attempt, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Attempt { generation, stage, since, pushes } = attempt;
     let Seen { gang, policy, now, .. } = seen;
     let phase = JobPhase::Starting(attempt);
-    if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
+    let is_to_come = |member: &Member| !member.phase.was_launched() && !returns_alone(member, gang, policy);
+    if stage == StartStage::Launching && !gang.any(is_to_come) {
         return running(generation, seen.now, seen);
     }
-    if let Some(failure) = gang.first_failure().or_else(|| seen.overdue()) {
+    if let Some(failure) = first_failure(gang, policy).or_else(|| seen.overdue()) {
         if is_replaceable(stage, &failure, seen) {
             return regroup(generation.next(), seen);
         }

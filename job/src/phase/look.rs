@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::ids::Role;
 
-use super::{Action, Attempt, Gathering, Halt, JobPhase, Restart, Seen, stop, suspension};
+use super::{Action, Attempt, Gathering, Halt, JobPhase, Restart, Seen, evaluator, stop, suspension};
 use crate::gang::Member;
 use crate::policy::Policy;
 use crate::roster;
@@ -20,6 +20,7 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
     let again = upkeep.filter(is_busy).map(|_| seen.now + seen.policy.release_timeout);
     resize_at(phase, seen)
         .into_iter()
+        .chain(stops_at(phase, seen.policy))
         .chain(upkeep.and_then(|upkeep| upkeep.next))
         .chain(again)
         .filter(|at| *at > seen.now)
@@ -31,10 +32,10 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     match phase {
         JobPhase::Suspended { .. } | JobPhase::Queued { .. } => suspension::upkeep(seen.gang),
         JobPhase::Pending { .. } => gathering(seen),
-        JobPhase::Starting { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Restarting(Restart { is_empty: false, .. }) => kept(seen, true),
+        JobPhase::Running { .. } => evaluator::with_evaluators(kept(seen, true), seen),
+        JobPhase::Starting { .. } | JobPhase::Halted { .. } | JobPhase::Restarting(Restart { is_empty: false, .. }) => {
+            kept(seen, true)
+        }
         JobPhase::Restarting(Restart { is_empty: true, .. })
         | JobPhase::Stopping { .. }
         | JobPhase::Releasing { .. }
@@ -63,6 +64,12 @@ fn growth(seen: Seen<'_>) -> Growth {
         Turn::Minimum => Growth::UpTo(members.max(seen.policy.workers.min as usize)),
         Turn::Hold(_) | Turn::Queue(_) => Growth::None,
     }
+}
+
+/// When the runs of a gang that stops must be dead, and when the grace of its evaluator ends.
+fn stops_at(phase: &JobPhase, policy: &Policy) -> Vec<Duration> {
+    let JobPhase::Stopping(stop) = phase else { return vec![] };
+    vec![stop.evaluates_until, stop.since + stop::limit(stop.grace, policy)]
 }
 
 /// When the gang may start with the workers that it has, or may grow.
@@ -95,7 +102,7 @@ impl JobPhase {
                 Some(earlier(*since + policy.start_timeout))
             }
             Self::Restarting(Restart { until, .. }) | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
-            Self::Stopping(stop) => Some(stop.since + stop::limit(stop.grace, policy)),
+            Self::Stopping(stop) => Some(stop.evaluates_until + stop::limit(stop.grace, policy)),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,
             Self::Suspended { .. } | Self::Finished { .. } => None,

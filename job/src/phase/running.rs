@@ -6,7 +6,8 @@ use protocol::failure::Failure;
 use protocol::ids::Generation;
 
 use super::stop::{fail, stop};
-use super::{Action, Ending, JobPhase, Seen};
+use super::{Action, Ending, JobPhase, Seen, evaluator};
+use crate::alone::first_failure;
 use crate::gang::{Member, was_stopped};
 use crate::roster::resize;
 
@@ -15,14 +16,14 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     if seen.policy.success.is_met(seen.gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
-    let failure = seen.gang.first_failure().or_else(|| seen.overdue());
+    let failure = first_failure(seen.gang, seen.policy).or_else(|| seen.overdue());
     match failure {
         Some(failure) if was_to_start_again(&failure, generation, seen) => stop(&phase, Ending::Regroup, seen),
         Some(failure) => fail(&phase, failure, seen),
         None if is_outdated(generation, seen) || resize(seen.gang, seen.policy, since, seen.now).is_some() => {
             stop(&phase, Ending::Regroup, seen)
         }
-        None => (phase, vec![]),
+        None => (phase, evaluator::rejoin(generation, seen)),
     }
 }
 

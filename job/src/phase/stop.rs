@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use protocol::failure::Failure;
-use protocol::ids::Generation;
+use protocol::ids::{Generation, Role};
 
 use super::{Action, Ending, Halt, JobPhase, Restart, Seen};
 use crate::gang::{Gang, HelperUse, Member, has_left, is_disruption};
 use crate::policy::{Budget, Policy};
+use crate::replica::ReplicaPhase;
 
 /// See [`JobPhase::Stopping`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Stop {
     pub ending: Ending,
     /// When stopping began.
     pub since: Duration,
+    /// When a running evaluator is stopped too: later than the others only after a success.
+    pub evaluates_until: Duration,
     /// The longest time between SIGTERM and SIGKILL that a run of this start may have been given.
     pub grace: Duration,
 }
@@ -32,8 +35,32 @@ pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhas
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
     let grace = grace(&ending, seen);
     let (horizon, next) = (generation.or(phase.horizon()), next_start(phase, generation, seen.epoch));
-    let stop = Stop { generation, horizon, next, ending, since: seen.now, grace };
-    (JobPhase::Stopping(stop), vec![Action::StopRuns { grace }])
+    let evaluates_until = evaluates_until(&ending, seen);
+    let stop = Stop { generation, horizon, next, ending, since: seen.now, evaluates_until, grace };
+    let action = stop.action(grace, seen);
+    (JobPhase::Stopping(stop), vec![action])
+}
+
+/// The end of the evaluator's grace. The deadline of the job ends it too.
+fn evaluates_until(ending: &Ending, seen: Seen<'_>) -> Duration {
+    let Seen { policy, now, .. } = seen;
+    let given = if *ending == Ending::Succeeded { policy.evaluator_grace } else { Duration::ZERO };
+    policy.deadline.map_or(now + given, |deadline| (now + given).min(deadline.at.max(now)))
+}
+
+impl Stop {
+    /// Asks the runs to stop that may not go on.
+    pub(super) fn action(&self, grace: Duration, seen: Seen<'_>) -> Action {
+        if seen.now < self.evaluates_until && evaluates(seen.gang) {
+            return Action::StopTraining { grace };
+        }
+        Action::StopRuns { grace }
+    }
+}
+
+/// Whether an evaluator still runs.
+pub(super) fn evaluates(gang: &Gang) -> bool {
+    gang.any(|member| member.id.role == Role::Evaluator && matches!(member.phase, ReplicaPhase::Running(_)))
 }
 
 /// Stops a start that has failed.

@@ -8,6 +8,7 @@ use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
 use super::{Action, JobPhase, PodSelection, Seen};
+use crate::alone::has_used_up;
 use crate::gang::Gang;
 use crate::policy::{Budget, Verdict};
 
@@ -50,8 +51,10 @@ pub(super) fn judge(
     // With a smaller batch, the next start may come further.
     let is_same =
         too_large.is_empty() && fingerprint.is_some_and(|one| seen.policy.would_fail_again(one, seen.restarts));
+    // The evaluator has started again alone as often as it may. Training again from the last checkpoint does not help it.
+    let is_used_up = seen.gang.failed(&failure).is_some_and(|member| has_used_up(member, seen.policy));
     let (is_empty, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
-        Verdict::Restart { budget: Budget::Counted, .. } if is_same => {
+        Verdict::Restart { budget: Budget::Counted, .. } if is_same || is_used_up => {
             return conclude(JobResult::Failed { failure }, seen);
         }
         Verdict::Restart { budget: Budget::Free, .. } if !seen.policy.is_fixed() => return regroup(next, seen),

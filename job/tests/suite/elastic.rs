@@ -84,7 +84,10 @@ fn a_new_master_continues_a_launch_and_keeps_a_member_that_confirms_its_start_la
     workers[2].hear(AgentState::Started(FIRST));
     assert_eq!(gang(&workers, None).members().count(), 3);
     workers[2].hear(AgentState::Failed(LostRun::broken("it does not answer")));
-    assert_eq!(gang(&workers, None).first_failure().and_then(|failure| failure.replica()), Some(id("worker-2")));
+    assert_eq!(
+        gang(&workers, None).first_failure_of(|_| true).and_then(|failure| failure.replica()),
+        Some(id("worker-2"))
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     let mut killed = member(1, RunState::Running, None);
     killed.pod = Some(PodState::ended(None, "its agent was killed"));
     let gang = gang(&[left(0), killed, left(2)], None);
-    let first = gang.first_failure().expect("no failure");
+    let first = gang.first_failure_of(|_| true).expect("no failure");
     assert_eq!(first.replica(), Some(id("worker-0")), "the first failure is not the exit of worker-0");
     assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
 }

@@ -123,7 +123,18 @@ fn a_halted_job_can_be_cancelled_and_suspended() {
     // Every script is dead, so no script lacks the helper.
     let (next, grace) = (AGAIN, POLICY.saving_grace);
     let (generation, ending) = (Some(FIRST), Ending::Suspended);
-    assert_eq!(phase, JobPhase::Stopping(Stop { generation, horizon: generation, next, ending, since: SOON, grace }));
+    assert_eq!(
+        phase,
+        JobPhase::Stopping(Stop {
+            generation,
+            horizon: generation,
+            next,
+            ending,
+            since: SOON,
+            evaluates_until: SOON,
+            grace
+        })
+    );
     assert_eq!(look_at(SOON, phase, &gang, &suspended).0, JobPhase::Suspended { next: AGAIN });
 }
 

@@ -4,6 +4,7 @@ mod batching;
 mod diagnosing;
 mod elastic;
 mod ending;
+mod evaluator;
 mod failing;
 mod halting;
 mod leaving;

@@ -275,6 +275,7 @@ fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
         next: AGAIN,
         ending,
         since: SOON,
+        evaluates_until: SOON,
         grace: POLICY.cancel_grace,
     });
     assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.cancel_grace }]));

@@ -49,6 +49,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         clean_pods: CleanPods::All,
         success_policy: Some(SuccessPolicy::Worker0),
         grow_interval_seconds: Some(60),
+        evaluator_grace_seconds: Some(90),
         preload: None,
         on_unreachable: OnUnreachable::Wait,
         lease_seconds: 5,
@@ -79,6 +80,8 @@ fn the_policy_of_a_job_follows_its_spec() {
         gather: Duration::from_secs(10),
         settle: Duration::from_millis(200),
         grow_interval: Some(Duration::from_secs(60)),
+        evaluators_return: false, // the spec has no folder, so machines join it
+        evaluator_grace: Duration::from_secs(90),
         lease: None,
     };
     assert_eq!(of(chosen, 0, 128), expected);

@@ -63,6 +63,8 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         gather: Duration::from_secs(10),
         settle: Duration::from_millis(200),
         grow_interval: None,
+        evaluators_return: true,
+        evaluator_grace: Duration::ZERO,
         lease: None,
     }
 }
@@ -246,13 +248,29 @@ pub(crate) fn restarting() -> JobPhase {
 /// The phase after the end was decided at [`SOON`].
 pub(crate) fn stopping(ending: Ending) -> JobPhase {
     let (generation, next, grace) = (Some(FIRST), FIRST.next(), grace_of(&ending));
-    JobPhase::Stopping(Stop { generation, horizon: generation, next, ending, since: SOON, grace })
+    JobPhase::Stopping(Stop {
+        generation,
+        horizon: generation,
+        next,
+        ending,
+        since: SOON,
+        evaluates_until: SOON,
+        grace,
+    })
 }
 
 /// The phase after the end was decided at [`SOON`], before any start.
 pub(crate) fn stopping_unstarted(ending: Ending) -> JobPhase {
     let grace = grace_of(&ending);
-    JobPhase::Stopping(Stop { generation: None, horizon: None, next: FIRST, ending, since: SOON, grace })
+    JobPhase::Stopping(Stop {
+        generation: None,
+        horizon: None,
+        next: FIRST,
+        ending,
+        since: SOON,
+        evaluates_until: SOON,
+        grace,
+    })
 }
 
 /// The ending of a phase that stops the runs of a start.

@@ -39,7 +39,15 @@ fn pending() -> JobPhase {
 
 fn stopping(generation: Option<Generation>, ending: Ending) -> JobPhase {
     let grace = grace_of(&ending);
-    JobPhase::Stopping(Stop { generation, horizon: generation, next: SECOND, ending, since: SOON, grace })
+    JobPhase::Stopping(Stop {
+        generation,
+        horizon: generation,
+        next: SECOND,
+        ending,
+        since: SOON,
+        evaluates_until: SOON,
+        grace,
+    })
 }
 
 #[test]

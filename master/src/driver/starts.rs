@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use job::alone::first_failure;
 use job::gang::{Gang, Member};
 use job::phase::{Ending, Halt, JobPhase, Stop};
 use job::policy::Policy;
@@ -67,9 +68,9 @@ impl Starts {
 
     /// Notes the first failure of a member as the cause of the next start. After a takeover, a member may be missing:
     /// its pod was lost while no master ran. Then the exits of other members are consequences.
-    fn note_first_failure(&mut self, gang: &Gang) {
+    fn note_first_failure(&mut self, gang: &Gang, policy: &Policy) {
         let is_cause = |failure: &Failure| gang.is_whole() || matches!(failure, Failure::ReplicaLost { .. });
-        gang.first_failure().filter(is_cause).into_iter().for_each(|failure| self.note_failure(failure));
+        first_failure(gang, policy).filter(is_cause).into_iter().for_each(|failure| self.note_failure(failure));
     }
 
     /// Stores the members of a start that an earlier master began.
@@ -139,10 +140,10 @@ impl Starts {
             }
             // If a member has failed by now, the gang regroups because of this failure. Usually, somebody has stopped
             // the member's run.
-            JobPhase::Stopping(Stop { ending: Ending::Regroup, .. }) => self.note_first_failure(gang),
+            JobPhase::Stopping(Stop { ending: Ending::Regroup, .. }) => self.note_first_failure(gang, policy),
             // A member was lost before any agent was asked to run exec.py.
             JobPhase::Restarting { .. } if matches!(before, JobPhase::Starting { .. }) => {
-                self.note_first_failure(gang);
+                self.note_first_failure(gang, policy);
             }
             JobPhase::Restarting { .. } if matches!(before, JobPhase::Suspended { .. }) => {
                 self.cause = Some(ChangeCause::Resumed);
@@ -210,6 +211,7 @@ mod tests {
             next: START.next(),
             ending: Ending::Regroup,
             since: Duration::ZERO,
+            evaluates_until: Duration::ZERO,
             grace: Duration::from_secs(grace),
         })
     }

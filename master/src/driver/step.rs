@@ -6,6 +6,7 @@ use job::gang::Gang;
 use job::phase::{self, Action, Halt, JobPhase, PodSelection, Seen};
 use job::replica::ReplicaPhase;
 use protocol::failure::Failure;
+use protocol::ids::Role;
 use protocol::stacks::sentence;
 use protocol::view::JobResult;
 use tokio::time::Instant;
@@ -171,8 +172,17 @@ impl Driver {
                 }
                 self.pods.launch(generation, &self.machine, &self.code).await;
             }
+            Action::Rejoin { generation, replica } => {
+                let current = Current { record, machine: &self.machine };
+                self.pods.rejoin((generation, replica), current, &self.code, &self.balance).await;
+            }
+            Action::StopTraining { grace } => {
+                let current = Current { record, machine: &self.machine };
+                self.pods.stop((grace, |role| role != Role::Evaluator), current, &mut self.inbox.tasks).await;
+            }
             Action::StopRuns { grace } => {
-                self.pods.stop(grace, Current { record, machine: &self.machine }, &mut self.inbox.tasks).await;
+                let current = Current { record, machine: &self.machine };
+                self.pods.stop((grace, |_| true), current, &mut self.inbox.tasks).await;
             }
             // `advance` has stored the diagnosis.
             Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,
@@ -242,6 +252,8 @@ fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure>
         | Action::Enrol { .. }
         | Action::Configure(_)
         | Action::Launch(_)
+        | Action::Rejoin { .. }
+        | Action::StopTraining { .. }
         | Action::StopRuns { .. }
         | Action::ReleasePods
         | Action::DeletePods(_) => None,

@@ -31,6 +31,22 @@ fn a_global_batch_is_divided_by_the_cpus_of_the_workers() {
 }
 
 #[test]
+fn an_evaluator_starts_again_alone_and_evaluates_after_the_training_has_succeeded() {
+    let scene = Scene::new(
+        "import os, sys, time\nrole = os.environ['MUSTER_ROLE']\nprint('begins', flush=True)\n\
+         def wait(file):\n  while not os.path.exists(file): time.sleep(0.01)\n\
+         if role == 'worker':\n  wait('again')\n  open('trained', 'w').close()\n  sys.exit()\n\
+         try: open('first', 'x').close()\nexcept FileExistsError: pass\nelse: sys.exit(1)\n\
+         open('again', 'w').close()\nwait('trained')\ntime.sleep(0.5)\nprint('evaluated')",
+    );
+    let run = scene.run(&["--worker-num", "1", "--evaluator-num", "1", "--max-restarts", "1"]).code(0);
+    let run = run.says(&["evaluator-0 exited with code 1; it starts again alone"]);
+    let count = |line: &str| run.stdout.lines().filter(|printed| *printed == line).count();
+    let counts = ["worker-0    │ begins", "evaluator-0 │ begins", "evaluator-0 │ evaluated"].map(count);
+    assert_eq!(counts, [1, 2, 1], "{}", run.stdout);
+}
+
+#[test]
 fn ctrl_c_stops_the_job_and_leaves_no_process_behind() {
     let scene = Scene::new(STUBBORN);
     let client = Running::of(&mut scene.client(&["--worker-num", "3"]));

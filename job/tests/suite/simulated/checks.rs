@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use job::alone::returns_alone;
 use job::diagnosis::{Evidence, diagnose};
 use job::gang::{Gang, Member};
 use job::observation::Presence;
@@ -79,7 +80,9 @@ impl History {
             }
             Action::Launch(generation) => {
                 // A member with a newer generation is harmless, because its agent refuses this launch.
-                let is_ready = seen.gang.members().all(|member| member.phase.generation() >= Some(*generation));
+                let is_configured = |member: &Member| member.phase.generation() >= Some(*generation);
+                let returns = |member: &Member| returns_alone(member, seen.gang, seen.policy);
+                let is_ready = seen.gang.members().all(|member| is_configured(member) || returns(member));
                 assert!(starts && is_ready && Some(*generation) > self.launched, "{moved:#?}");
                 self.launched = Some(*generation);
             }
@@ -92,7 +95,11 @@ impl History {
                 assert!(matches!(after, JobPhase::Halted(_)) && seen.policy.halt.is_some(), "{moved:#?}");
             }
             Action::RecordSuspension => assert!(matches!(after, JobPhase::Suspended { .. }), "{moved:#?}"),
-            Action::StopRuns { .. } | Action::ReleasePods | Action::DeletePods(_) => {}
+            Action::Rejoin { generation, replica } => {
+                let runs = matches!(after, JobPhase::Running { generation: running, .. } if running == generation);
+                assert!(runs && replica.role == Role::Evaluator, "{moved:#?}");
+            }
+            Action::StopTraining { .. } | Action::StopRuns { .. } | Action::ReleasePods | Action::DeletePods(_) => {}
         }
     }
 }
@@ -154,7 +161,10 @@ fn check_upkeep(moved: Move<'_>) {
         let place = |id: &ReplicaId| gang.places().iter().find(|place| place.id == *id).expect("an unknown replica");
         let is_absent = |id: &ReplicaId| place(id).pod == Presence::Absent;
         assert!(upkeep.create.iter().all(|id| goes_on && is_absent(id)), "{moved:#?}");
-        let shows_end = |id: &ReplicaId| is_in_start && gang.has(place(id));
+        let returns = |id: &ReplicaId| {
+            matches!(moved.after, JobPhase::Running { .. }) && returns_alone(place(id), gang, moved.seen.policy)
+        };
+        let shows_end = |id: &ReplicaId| is_in_start && gang.has(place(id)) && !returns(id);
         assert!(upkeep.delete.iter().all(|id| !is_absent(id) && (gives_back || !shows_end(id))), "{moved:#?}");
     }
 }

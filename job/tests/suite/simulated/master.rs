@@ -12,7 +12,7 @@ use job::turns::Turn;
 use job::upkeep::Upkeep;
 use protocol::agent::Membership;
 use protocol::failure::Failure;
-use protocol::ids::{Generation, ReplicaId};
+use protocol::ids::{Generation, ReplicaId, Role};
 use protocol::view::JobResult;
 
 use super::checks::{History, Move, note_restart};
@@ -147,7 +147,9 @@ impl World {
             Action::Enrol { generation, roster } => self.enrol(generation, &roster),
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
-            Action::StopRuns { .. } => self.stop(),
+            Action::Rejoin { generation, replica } => self.rejoin(generation, replica),
+            Action::StopTraining { .. } => self.stop(|id| id.role != Role::Evaluator),
+            Action::StopRuns { .. } => self.stop(|_| true),
             Action::RecordRestart(failure) => return self.record_restart(failure, gang),
             Action::RecordHalt => return self.record_halt(gang),
             Action::RecordSuspension => return self.record_suspension(),
@@ -212,6 +214,20 @@ impl World {
         });
     }
 
+    /// Gives the new pod of an evaluator the place of its earlier pod.
+    fn rejoin(&mut self, generation: Generation, id: ReplicaId) {
+        let known = self.gang().members().find_map(|member| member.enrolled).expect("the start has no members");
+        assert!(!self.pod(id).runs(), "{id} still runs when it starts again");
+        let membership = Membership { seat: id.index, ..known.membership };
+        self.pod_mut(id).tracked.known.seen.enrolled = Some(Enrolled { generation, membership });
+        self.begin_start(|_| None);
+        // TF_CONFIG does not list the evaluator, so the others keep their environment.
+        let cluster = self.clusters.get(&generation).cloned().unwrap_or_default();
+        let pod = self.pod_mut(id);
+        pod.order(Order::Configure(generation, membership, cluster));
+        pod.order(Order::Launch(generation));
+    }
+
     fn launch(&mut self, generation: Generation) {
         let newest = self.newest_launch.replace(generation);
         assert!(Some(generation) >= newest, "start {generation} is launched after the newer start {newest:?}");
@@ -226,7 +242,7 @@ impl World {
     }
 
     /// Stops all configured runs, and withdraws the orders to create, configure or launch that are not carried out.
-    fn stop(&mut self) {
+    fn stop(&mut self, includes: impl Fn(ReplicaId) -> bool) {
         let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
         for pod in &mut self.pods {
             let tracked = &mut pod.tracked;
@@ -234,7 +250,7 @@ impl World {
             let phase = ReplicaPhase::of(&tracked.known.seen, horizon);
             let has_run = phase.was_configured() && !phase.is_dead() && tracked.known.seen.addresses().is_some();
             let is_target = generation.is_some_and(|start| tracked.known.is_member(start)) && has_run;
-            if is_target && !mem::replace(&mut tracked.known.is_stopped, true) {
+            if is_target && includes(pod.id) && !mem::replace(&mut tracked.known.is_stopped, true) {
                 pod.order(Order::Stop(generation));
             }
         }

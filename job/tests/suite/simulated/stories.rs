@@ -170,21 +170,28 @@ pub(super) fn any_policy() -> impl Strategy<Value = Policy> {
     let deadline = prop_oneof![3 => Just(None), 1 => (1..2000_u64).prop_map(Some)];
     let backoff = select(vec![0_u64, 5]);
     let no_retry = prop_oneof![3 => Just(None), 1 => Just(Some(2_u8))];
-    let times = (option::of(Just(Duration::from_secs(20))), option::of(Just(Lease::new(Duration::from_secs(5)))));
+    let times = (
+        option::of(Just(Duration::from_secs(20))),
+        select(vec![0, 30_u64]),
+        option::of(Just(Lease::new(Duration::from_secs(5)))),
+    );
     let choices = (0..4_u32, on_start_timeout, deadline, clean_pods, backoff, no_retry, times);
-    choices.prop_map(|(max_restarts, on_start_timeout, deadline, clean_pods, backoff, no_retry, (halt, lease))| {
-        Policy {
-            max_restarts,
-            on_start_timeout,
-            deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
-            clean_pods,
-            backoff: Duration::from_secs(backoff),
-            no_retry_exit_codes: no_retry.into_iter().collect(),
-            halt,
-            lease,
-            ..POLICY
-        }
-    })
+    choices.prop_map(
+        |(max_restarts, on_start_timeout, deadline, clean_pods, backoff, no_retry, (halt, evaluator_grace, lease))| {
+            Policy {
+                max_restarts,
+                on_start_timeout,
+                deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
+                clean_pods,
+                backoff: Duration::from_secs(backoff),
+                no_retry_exit_codes: no_retry.into_iter().collect(),
+                halt,
+                evaluator_grace: Duration::from_secs(evaluator_grace),
+                lease,
+                ..POLICY
+            }
+        },
+    )
 }
 
 /// A gang of these workers and others. An elastic job can grow to `places` workers.

@@ -20,7 +20,8 @@ impl World {
             Failure::ReplicaExited { replica, exit } => {
                 let has_exit = self.pod(*replica).history().any(|run| run.exit.as_ref() == Some(exit));
                 // A stopped run can be a cause only if an earlier master stopped it and has died.
-                let is_first = if exit.stopped { self.deaths > 0 } else { earliest_in(gang) == Some(exit) };
+                let is_earliest = replica.role == Role::Evaluator || earliest_in(gang) == Some(exit);
+                let is_first = if exit.stopped { self.deaths > 0 } else { is_earliest };
                 has_exit && is_first && !self.is_on_record(failure) && (exit.stopped || !exit.is_success())
             }
             Failure::ReplicaLost { replica, reason, loss } => {
@@ -55,7 +56,8 @@ impl World {
 
     /// Asserts that exec.py of every member was started.
     pub(super) fn check_running(&self, generation: Generation, gang: &Gang) {
-        for member in gang.members() {
+        // An evaluator that was lost in the meantime starts again alone.
+        for member in gang.members().filter(|member| member.id.role != Role::Evaluator) {
             assert!(self.launched.contains(&(member.id, generation)), "{} does not run", member.id);
         }
     }
@@ -101,7 +103,8 @@ impl World {
 }
 
 fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
-    let exits = gang.members().filter_map(|member| member.phase.exit());
+    let exits =
+        gang.members().filter(|member| member.id.role != Role::Evaluator).filter_map(|member| member.phase.exit());
     exits.filter(|exit| !exit.is_success() && !exit.stopped).min_by_key(|exit| exit.ended_at)
 }
 

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use job::batching::sizes_by_rank;
-use job::gang::Member;
+use job::gang::{Gang, Member};
 use job::observation::Enrolled;
 use job::phase::{Ending, JobPhase, Stop};
 use job::replica::ReplicaPhase;
+use protocol::agent::Membership;
 use protocol::ids::{Generation, ReplicaId, Role};
 use tokio::task::JoinSet;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::{Pods, Replica};
 use crate::agents::client::FirstSignal;
@@ -42,6 +43,45 @@ impl Pods {
         }
         let gang = self.gang(machine.horizon());
         debug!(job = %self.common.job.name, %generation, members = gang.members().count(), "gang complete");
+        let (seats, meeting, first) = self.meet((record, &gang), balance);
+        let fanout = self.fanout(generation, machine, code);
+        self.begin(tasks::configure(fanout, seats, meeting)).await;
+        first
+    }
+
+    /// Gives the new pod of this replica the place in a start that runs, which the replica's earlier pod had.
+    pub(in crate::driver) async fn rejoin(
+        &mut self,
+        (generation, id): (Generation, ReplicaId),
+        Current { record, machine }: Current<'_>,
+        code: &JobCode,
+        balance: &Balance,
+    ) {
+        let others = self.gang(machine.horizon());
+        let Some(known) = others.members().find_map(|member| member.enrolled) else { return };
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let membership = Membership { seat: id.index, ..known.membership };
+        replica.tracked.seen.enrolled = Some(Enrolled { generation, membership });
+        replica.output_from = self.logs.of(id).map_or(0, |log| log.progress().end);
+        replica.watch_run(Some(generation));
+        info!(job = %self.common.job.name, replica = %id, %generation, "replica starts again alone");
+        let (mut seats, meeting, _) = self.meet((record, &self.gang(machine.horizon())), balance);
+        seats.retain(|seat| seat.subject.id == id);
+        let targets = seats.iter().map(|seat| (seat.subject, seat.agent)).collect();
+        let fanout = self.fanout(generation, machine, code);
+        self.begin(async move {
+            tasks::configure(fanout.clone(), seats, meeting).await;
+            tasks::launch(fanout, targets).await;
+        })
+        .await;
+    }
+
+    /// The seats of a start, what the members learn of each other, and the batch of each member that has one.
+    fn meet(
+        &self,
+        (record, gang): (&JobRecord, &Gang),
+        balance: &Balance,
+    ) -> (Vec<Seat>, Meeting, BTreeMap<ReplicaId, u32>) {
         let (mut members, mut places, mut seats) = (BTreeMap::new(), BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
@@ -64,9 +104,7 @@ impl Pods {
         let trains = places.iter().filter(|(seat, _)| seat.role.trains()).map(|(_, place)| *place);
         let first = trains.zip(sizes.iter().flatten().copied()).filter(|(_, size)| *size > 0).collect();
         let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts, sizes };
-        let fanout = self.fanout(generation, machine, code);
-        self.begin(tasks::configure(fanout, seats, meeting)).await;
-        first
+        (seats, meeting, first)
     }
 
     /// Asks every member of this start to run exec.py, unless it runs already.
@@ -131,16 +169,17 @@ impl Pods {
     /// start a run. The task of the start would report this refusal as a failure.
     pub(in crate::driver) async fn stop(
         &mut self,
-        grace: Duration,
+        (grace, includes): (Duration, fn(Role) -> bool),
         Current { record, machine }: Current<'_>,
         tasks: &mut JoinSet<()>,
     ) {
         self.call_start_back().await;
         let generation = machine.phase().generation();
         // While runs stop, `step` returns this action at each change. Skip the agents that were already asked.
-        let targets = self.agents(machine, |replica, phase| {
+        let mut targets = self.agents(machine, |replica, phase| {
             !replica.tracked.is_stopped && phase.was_configured() && !phase.is_dead()
         });
+        targets.retain(|(subject, _)| includes(subject.id.role));
         for (subject, _) in &targets {
             self.replicas.entry(subject.id).and_modify(|replica| {
                 replica.watch_run(generation);

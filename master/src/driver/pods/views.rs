@@ -9,7 +9,7 @@ use job::phase::JobPhase;
 use job::replica::ReplicaPhase;
 use job::roster::wanted;
 use protocol::agent::ExitReport;
-use protocol::ids::{Generation, PodName, ReplicaId};
+use protocol::ids::{Generation, PodName, ReplicaId, Role};
 use protocol::view::{ReplicaState, ReplicaView};
 
 use super::{Pods, Replica};
@@ -34,6 +34,14 @@ impl Pods {
             let mut view = of_replica(record, *id, seen, machine.horizon());
             if view.state == ReplicaState::Requested && replica.usual_preparation().is_some() {
                 view.reason = None;
+            }
+            if let JobPhase::Stopping(stop) = machine.phase()
+                && view.state == ReplicaState::Running
+                && id.role == Role::Evaluator
+                && stop.evaluates_until > stop.since
+            {
+                let left = (stop.evaluates_until - stop.since).as_secs();
+                view.reason = Some(format!("may go on for {left} s after the success of the training"));
             }
             if matches!(machine.phase(), JobPhase::Pending { .. }) {
                 view.reason = why_others_wait(record, &view, &replica.tracked.seen).or(view.reason);
