@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{
-    CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX, was_lost,
+    CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX,
+    LeftBefore, was_lost,
 };
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::text;
@@ -49,6 +50,7 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
         }
     };
     let counted = budget == Some(Budget::Counted);
+    let left_before = left_before(&failure, gang);
     let (lost_steps, fingerprint) = (gang.lost_steps(), fingerprint(&failure, gang));
     let too_large = gang.too_large().iter().take(CONSEQUENCES_MAX).copied().collect();
     FailedStart {
@@ -59,6 +61,7 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
         last_lines,
         stacks,
         consequences,
+        left_before,
         lost_steps,
         fingerprint,
         too_large,
@@ -132,6 +135,17 @@ fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
     consequences.sort_by_key(|consequence| consequence.stopped);
     consequences.truncate(CONSEQUENCES_MAX);
     consequences
+}
+
+/// The first member that trains and succeeded before another member's script failed.
+fn left_before(failure: &Failure, gang: &Gang) -> Option<LeftBefore> {
+    let Failure::ReplicaExited { exit: failed, .. } = failure else { return None };
+    let ended =
+        |member: &Member| member.phase.exit().filter(|_| member.phase.has_succeeded()).map(|exit| exit.ended_at);
+    let training = gang.members().filter(|member| member.id.role.trains());
+    let left = training.filter_map(|member| Some((ended(member)?, member.id)));
+    let (at, replica) = left.min().filter(|(at, _)| *at < failed.ended_at)?;
+    Some(LeftBefore { replica, earlier_millis: failed.ended_at.0 - at.0 })
 }
 
 fn consequence(member: &Member) -> Option<Consequence> {

@@ -144,6 +144,10 @@ pub struct FailedStart {
     /// the replicas that had to be stopped come first, and then all other replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
+    /// The replica that trains and ended with code 0 before the first failure. If several did, the first of them. It may be
+    /// the cause: the others still needed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_before: Option<LeftBefore>,
     /// The steps of this start that are lost. Absent if none are known to be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
@@ -153,6 +157,16 @@ pub struct FailedStart {
     /// The batches for which replicas had too little memory, at most [`CONSEQUENCES_MAX`], if the job divides a batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub too_large: Vec<TooLargeBatch>,
+}
+
+/// A replica that had succeeded while others still trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeftBefore {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// The time from its end to the failure, in milliseconds.
+    pub earlier_millis: u64,
 }
 
 /// A batch for which a replica had too little memory, and what follows for later starts.
@@ -195,6 +209,7 @@ impl FailedStart {
             last_lines: vec![],
             stacks: None,
             consequences: vec![],
+            left_before: None,
             lost_steps: None,
             fingerprint: None,
             too_large: vec![],

@@ -1,6 +1,8 @@
 //! The text of `why`: the failed starts of a job, and the first start that follows a takeover. The last failed start is
 //! shown in full.
 
+use std::time::Duration;
+
 use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint};
 use protocol::starts::{ChangeCause, GangChange};
 use protocol::view::{JobResult, JobView};
@@ -70,6 +72,7 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
         last_lines,
         stacks,
         consequences,
+        left_before,
         lost_steps,
         fingerprint,
         too_large,
@@ -91,6 +94,10 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     let start = generation.map(|generation| format!("start {generation}"));
     let when: Vec<String> = after.into_iter().chain(start).collect();
     lines.push(format!("when           {}", when.join(", ")));
+    lines.extend(left_before.map(|left| {
+        let earlier = spelled(Duration::from_millis(left.earlier_millis));
+        format!("before it      {} ended with code 0, {earlier} earlier", left.replica)
+    }));
     let same = fingerprint.as_ref().and_then(|one| same_before(one, earlier));
     lines.extend(same.map(|before| format!("same as        {before}")));
     lines.extend(too_large.iter().map(|batch| format!("memory         {batch}")));

@@ -1,7 +1,7 @@
 //! Tests of `why.rs`.
 
 use protocol::agent::{ExitOutcome, ExitReport};
-use protocol::failure::{Restarts, TooLargeBatch};
+use protocol::failure::{LeftBefore, Restarts, TooLargeBatch};
 use protocol::ids::UnixMillis;
 use protocol::progress::LostSteps;
 use protocol::run_policy::NO_RESTART_LIMIT;
@@ -44,6 +44,7 @@ fn the_first_failed_replica_is_shown_with_its_last_lines_and_the_consequences_of
             consequence("worker-2", "", true),
             consequence("worker-3", "", true),
         ],
+        left_before: Some(LeftBefore { replica: "worker-4".parse().unwrap(), earlier_millis: 5_000 }),
         lost_steps: Some(LostSteps { replica: "worker-0".parse().unwrap(), first: 51, last: 61 }),
         too_large: vec![TooLargeBatch {
             replica: "worker-1".parse().unwrap(),
@@ -61,6 +62,7 @@ job digits failed, after 1 restart: worker-1 exited with code 3
 first to fail  worker-1
 how            worker-1 exited with code 3
 when           3.0 s after the submit, start 1.2
+before it      worker-4 ended with code 0, 5.0 s earlier
 memory         worker-1 has too little memory for a batch of 64, and with at most 32 the largest global batch is 96
 lost           steps 51 to 61 are lost, because worker-0 ended before it had saved
 last lines of worker-1:

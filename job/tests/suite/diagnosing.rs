@@ -10,10 +10,10 @@ use job::observation::LostRun;
 use job::policy::Budget;
 use job::replica::ReplicaPhase::{self, Exited, Joined, Lost, Running};
 use protocol::agent::ExitReport;
-use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
+use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, LeftBefore};
 use protocol::ids::{ReplicaId, UnixMillis};
 
-use crate::support::{FIRST, exit, exited, fixed, id, lost, stopped, was_lost, workers};
+use crate::support::{FIRST, exit, exited, fixed, gang, id, lost, stopped, was_lost, workers};
 
 const NOW: UnixMillis = UnixMillis(1000);
 
@@ -46,6 +46,18 @@ fn consequences_list_failed_and_lost_replicas_first_and_stopped_runs_last() {
         consequence("worker-0", "was killed by signal 9 (SIGKILL)", true),
     ];
     assert_eq!(diagnosed(exited("worker-1", exit(3, 5)), &gang).consequences, expected);
+}
+
+#[test]
+fn the_first_replica_that_trained_and_succeeded_before_the_failure_is_named() {
+    let left = |at: [u64; 2]| {
+        workers(&[Exited(FIRST, exit(3, 5000)), Exited(FIRST, exit(0, at[0])), Exited(FIRST, exit(0, at[1]))])
+    };
+    let of = |gang: &Gang| diagnosed(exited("worker-0", exit(3, 5000)), gang).left_before;
+    assert_eq!(of(&left([4000, 3000])), Some(LeftBefore { replica: id("worker-2"), earlier_millis: 2000 }));
+    assert_eq!(of(&left([5000, 6000])), None, "a replica that ended later is named");
+    let evaluator = gang(&[("worker-0", Exited(FIRST, exit(3, 5000))), ("evaluator-0", Exited(FIRST, exit(0, 1000)))]);
+    assert_eq!(of(&evaluator), None, "no replica needs the evaluator");
 }
 
 #[test]

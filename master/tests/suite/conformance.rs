@@ -10,7 +10,7 @@ use master::store::{JobRecord, JobStore, StoreError, wall_clock};
 use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
 use protocol::failure::{
     CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX,
-    TooLargeBatch,
+    LeftBefore, TooLargeBatch,
 };
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::progress::LostSteps;
@@ -122,6 +122,7 @@ fn longest_failed_start(failed: FailedStart, replica: ReplicaId) -> FailedStart 
     FailedStart {
         counted: false,
         consequences: vec![consequence; CONSEQUENCES_MAX],
+        left_before: Some(LeftBefore { replica, earlier_millis: u64::MAX }),
         lost_steps: Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }),
         fingerprint: Some(longest_fingerprint()),
         stacks: Some("s".repeat(SENTENCE_JSON_BYTES)),

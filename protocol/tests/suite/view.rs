@@ -4,7 +4,7 @@ use crate::common::{assert_golden, assert_tolerates_new_fields, read, with, word
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
-use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, Loss, Restarts, TooLargeBatch};
+use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, LeftBefore, Loss, Restarts, TooLargeBatch};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
 use protocol::output::LogLine;
 use protocol::progress::LostSteps;
@@ -305,6 +305,7 @@ fn a_failed_start_lists_its_consequences() {
         last_lines: vec!["a line".into()],
         stacks: Some("worker-0 is in open() (data.py:31)".into()),
         consequences: vec![Consequence { replica: replica("ps-0"), how: "exited with code 1".into(), stopped: true }],
+        left_before: Some(LeftBefore { replica: replica("worker-2"), earlier_millis: 5000 }),
         lost_steps: Some(LostSteps { replica: replica("worker-0"), first: 51, last: 61 }),
         fingerprint: Some(Fingerprint {
             seat: replica("worker-1"),
@@ -320,6 +321,7 @@ fn a_failed_start_lists_its_consequences() {
         "generation": "1.2", "at": 7, "failure": {"cause": "deadline_exceeded", "after_seconds": 60}, "counted": false,
         "last_lines": ["a line"], "stacks": "worker-0 is in open() (data.py:31)",
         "consequences": [{"replica": "ps-0", "how": "exited with code 1", "stopped": true}],
+        "left_before": {"replica": "worker-2", "earlier_millis": 5000},
         "lost_steps": {"replica": "worker-0", "first": 51, "last": 61},
         "fingerprint": {
             "seat": "worker-1", "exception": "ValueError: no", "step": 61, "split": 1, "members": 3, "pushes": 2,
