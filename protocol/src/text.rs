@@ -21,6 +21,11 @@ pub fn beginning(text: &str, room: usize) -> &str {
     cut.map_or(text, |(cut, _)| &text[..cut])
 }
 
+/// The first sentence of `text`, with its full stop.
+pub fn first_sentence(text: &str) -> &str {
+    text.find(". ").map_or(text, |at| &text[..=at])
+}
+
 /// The longest suffix of `text` that takes at most `room` bytes in JSON.
 pub fn end(text: &str, room: usize) -> &str {
     let mut left = room;

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
+use protocol::text::first_sentence;
 
 /// The kubelet's names for the reasons why a node cannot get a container's image (`pkg/kubelet/images/types.go`).
 const IMAGE_REASONS: [&str; 5] =
@@ -69,7 +70,7 @@ pub(super) fn trouble(pod: &Pod) -> Trouble {
     let unscheduled = condition(pod, "PodScheduled").filter(|scheduled| scheduled.status == "False");
     let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
     Trouble::Waits(match unscheduled.and_then(|condition| condition.message.clone()) {
-        Some(message) => format!("it cannot be scheduled: {message}"),
+        Some(message) => format!("it cannot be scheduled: {}", first_sentence(&message)),
         None if phase == "Running" => "it runs, but does not serve yet".to_owned(),
         None => format!("it is {}", phase.to_ascii_lowercase()),
     })

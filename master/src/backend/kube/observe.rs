@@ -12,6 +12,7 @@ use protocol::agent::{ExitOutcome, ExitReport, LastWords};
 use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
+use protocol::text::first_sentence;
 
 use super::manifest::{CONTAINER, INDEX, INSTALLER, NOT_STARTED, PYTHON, ROLE, RUN_CONTAINER, TF_PORT};
 use super::room::lacking_on_nodes;
@@ -178,7 +179,9 @@ fn unscheduled(status: &PodStatus) -> Option<Wait> {
     let unscheduled = condition(status, "PodScheduled", "False")?;
     let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
     let message = message.or(unscheduled.reason.as_deref())?;
-    let (lacking, reason) = (lacking_on_nodes(message), format!("it cannot be scheduled: {message}"));
+    // The scheduler's further sentences are about preemption.
+    let reason = format!("it cannot be scheduled: {}", first_sentence(message));
+    let lacking = lacking_on_nodes(message);
     Some(match unscheduled.reason.as_deref() {
         Some(SCHEDULING_GATED) => Wait::Gated(reason),
         Some(_) | None if lacking.is_empty() => Wait::Other(reason),

@@ -79,7 +79,7 @@ fn an_unscheduled_pod_is_pending_with_the_schedulers_reason() {
     let no_volume = "0/1 nodes are available: 1 node(s) had volume node affinity conflict.";
     let cases = [
         (of_1_20, no_room(of_1_20, "nvidia.com/gpu")),
-        (of_now, no_room(of_now, "memory")),
+        (of_now, no_room("0/3 nodes are available: 3 Insufficient memory.", "memory")),
         (no_volume, is_pending(Some(&reason(no_volume)))),
     ];
     for (message, expected) in cases {
