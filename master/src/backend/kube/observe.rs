@@ -97,7 +97,7 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
         }
         (None, Some(addresses)) => PodState::Running(addresses),
         (cause, _) => {
-            let wait = unscheduled(status).or(cause.map(Wait::Other)).or_else(|| waiting?.preparing());
+            let wait = unscheduled(status).or(cause.map(Wait::Other)).or_else(|| waiting?.preparing(pod));
             PodState::Pending { has_node: has_node(pod), wait }
         }
     }
@@ -243,10 +243,11 @@ impl Waiting<'_> {
         matches!(self.state.reason.as_deref(), Some("ContainerCreating" | "PodInitializing"))
     }
 
-    /// What the node does while Kubernetes creates the container without a problem.
-    fn preparing(self) -> Option<Wait> {
-        let image = self.image.filter(|_| self.is_ordinary())?;
-        Some(Wait::Preparing { image: image.to_owned() })
+    /// What the node does while Kubernetes creates the container without a problem. Names the image of the agent's container,
+    /// which the user has chosen, also while the node creates the container that copies the agent.
+    fn preparing(self, pod: &Pod) -> Option<Wait> {
+        let image = container(pod)?.image.clone().filter(|_| self.is_ordinary())?;
+        Some(Wait::Preparing { image })
     }
 
     /// Why the container waits. `None` while Kubernetes creates the container without a problem.

@@ -9,7 +9,7 @@ use job::phase::JobPhase;
 use job::replica::ReplicaPhase;
 use job::roster::wanted;
 use protocol::agent::ExitReport;
-use protocol::ids::{Generation, PodName, ReplicaId, Role};
+use protocol::ids::{Generation, JobName, PodName, ReplicaId, Role};
 use protocol::view::{ReplicaState, ReplicaView};
 
 use super::{Pods, Replica};
@@ -93,10 +93,18 @@ fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Op
         state: phase.state(),
         pod: PodName::new(&record.spec.name, id).to_string(),
         address: seen.addresses().map(|addresses| addresses.tensorflow.to_string()),
-        reason: reason(seen, phase),
+        reason: reason(seen, phase).map(|reason| with_hint(reason, &record.spec.name, seen)),
         pid: status.and_then(|status| status.pid),
         started_at: status.and_then(|status| status.started_at),
         exit: phase.exit().map(ExitReport::without_output),
+    }
+}
+
+/// Adds the way to see what a node lacks that prepares a pod: only the events of the pod say it.
+fn with_hint(reason: String, job: &JobName, seen: &Observation) -> String {
+    match seen.waits_for() {
+        Some(Wait::Preparing { .. }) => format!("{reason}; to see why: kubectl describe pod -l muster/job={job}"),
+        Some(_) | None => reason,
     }
 }
 
