@@ -30,7 +30,6 @@ mod wind_down;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,8 +55,9 @@ use stacks::StacksOfRun;
 use token::Access;
 use wind_down::{HttpTask, wind_down};
 
-/// Disk space that an agent reserves for each log if it shares the machine with other agents.
-const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
+/// Disk space that an agent reserves for each log: enough for the traceback of a script that fails because the disk is
+/// full. Agents share the disk of their machine or node, and most of them print little.
+const RESERVE_BYTES: u64 = 256 * 1024;
 
 /// Maximum number of requests in the runner's queue. Further requests wait in their connections.
 const REQUESTS_MAX: usize = 64;
@@ -137,7 +137,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let stops = Stops::new(supervision, grace).context("handle signals")?;
     let reaper = Reaper::new().context("become the parent of orphans")?;
     let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm"), work_dir.clone()];
-    let size = log_size(log_bytes, supervision);
+    let size = LogSize { capacity: log_bytes, reserved: RESERVE_BYTES };
     let output = Output::create(&folders, size).map(Arc::new).context("create the files for the output")?;
     let listener = http::listen(&addresses)?;
     let address = listener.local_addr().context("read the address of the listening socket")?;
@@ -202,14 +202,4 @@ fn check_work_dir(work_dir: &Path) -> anyhow::Result<()> {
         Ok(_) => Err(anyhow!("the working directory {work_dir:?} is not a directory\nhint: {hint}")),
         Err(error) => Err(anyhow!("cannot use the working directory {work_dir:?}: {error}\nhint: {hint}")),
     }
-}
-
-/// A pod's agent reserves the full capacity of its logs. Local agents share a disk, and most of them print little. So
-/// each local agent reserves only enough for the traceback of a script that fails because the disk is full.
-fn log_size(capacity: NonZeroU64, supervision: Supervision) -> LogSize {
-    let reserved = match supervision {
-        Supervision::Pod => capacity.get(),
-        Supervision::Parent => LOCAL_RESERVE_BYTES,
-    };
-    LogSize { capacity, reserved }
 }
