@@ -55,16 +55,35 @@ pub(crate) fn path(image: &ImageRef) -> String {
     }
 }
 
-/// Whether requests to this host use plain HTTP: a host of the list, or the loopback interface. The host may have a
-/// port.
-pub(crate) fn is_plain(host: &str, plain: &[String]) -> bool {
-    let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.split_once(':').map_or(host, |(name, _)| name),
-    };
-    let is_loopback = name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    let without_default_port = |host: &str| host.strip_suffix(":80").unwrap_or(host).to_owned();
-    is_loopback || plain.iter().any(|known| without_default_port(known) == without_default_port(host))
+/// The registries that are asked by plain HTTP.
+#[derive(Debug, Clone)]
+pub struct PlainHosts {
+    listed: Vec<String>,
+    has_loopback: bool,
+}
+
+impl PlainHosts {
+    /// These hosts, each with a port if the names of its images have one, and the loopback interface.
+    pub fn with_loopback(listed: Vec<String>) -> Self {
+        Self { listed, has_loopback: true }
+    }
+
+    /// Only these hosts. In a pod, the loopback interface leads to other containers of the pod, and not to a registry.
+    pub fn only(listed: Vec<String>) -> Self {
+        Self { listed, has_loopback: false }
+    }
+
+    /// Whether requests to this host use plain HTTP. The host may have a port.
+    pub(crate) fn has(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+            Some((address, _)) => address,
+            None => host.split_once(':').map_or(host, |(name, _)| name),
+        };
+        let is_loopback = name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        let without_default_port = |host: &str| host.strip_suffix(":80").unwrap_or(host).to_owned();
+        let mut listed = self.listed.iter().map(|known| without_default_port(known));
+        self.has_loopback && is_loopback || listed.any(|known| known == without_default_port(host))
+    }
 }
 
 #[cfg(test)]
@@ -93,13 +112,15 @@ mod tests {
     #[test]
     fn only_loopback_and_the_named_hosts_use_plain_http() {
         let named = ["registry.example.com:5000".to_owned(), "r.example:80".to_owned()];
-        for host in
-            ["localhost", "localhost:5000", "127.0.0.2:1", "[::1]:5000", "registry.example.com:5000", "r.example"]
-        {
-            assert!(is_plain(host, &named), "{host}");
+        let (near, listed) = (PlainHosts::with_loopback(named.to_vec()), PlainHosts::only(named.to_vec()));
+        for host in ["localhost", "localhost:5000", "127.0.0.2:1", "[::1]:5000"] {
+            assert!(near.has(host) && !listed.has(host), "{host}");
+        }
+        for host in ["registry.example.com:5000", "r.example"] {
+            assert!(near.has(host) && listed.has(host), "{host}");
         }
         for host in ["registry.example.com", "localhost.example.com", "10.0.0.1:5000", "[2001:db8::1]:5000"] {
-            assert!(!is_plain(host, &named), "{host}");
+            assert!(!near.has(host), "{host}");
         }
     }
 }

@@ -9,7 +9,7 @@ use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
 use tokio::time::timeout;
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
-use super::address::{Address, Place, is_plain};
+use super::address::{Address, Place, PlainHosts};
 use super::challenge::{self, Challenge};
 use super::digest::Digest;
 use super::manifest::{self, Manifest};
@@ -35,11 +35,11 @@ pub(crate) struct Http {
     proxied: Client,
     /// For registries that use plain HTTP. Uses no proxy, because these registries are near.
     direct: Client,
-    plain: Vec<String>,
+    plain: PlainHosts,
 }
 
 impl Http {
-    pub(crate) fn new(plain: Vec<String>) -> Result<Self, reqwest::Error> {
+    pub(crate) fn new(plain: PlainHosts) -> Result<Self, reqwest::Error> {
         // An error means that a provider of cryptography is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let roots: Vec<Certificate> =
@@ -63,9 +63,9 @@ impl Http {
 
 /// Follows each redirect to HTTPS. Follows a redirect to plain HTTP only if all hosts so far may use plain HTTP.
 /// reqwest removes the login from requests to another host or port.
-fn redirect(attempt: Attempt<'_>, plain: &[String]) -> Action {
+fn redirect(attempt: Attempt<'_>, plain: &PlainHosts) -> Action {
     let is_secure = attempt.url().scheme() == "https";
-    let may_be_plain = attempt.previous().iter().chain([attempt.url()]).all(|url| is_plain(&authority(url), plain));
+    let may_be_plain = attempt.previous().iter().chain([attempt.url()]).all(|url| plain.has(&authority(url)));
     if attempt.previous().len() > REDIRECTS_MAX {
         attempt.error("too many redirects")
     } else if is_secure || may_be_plain {
@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
     /// A document of the image's path.
     async fn document(&mut self, kind: &str, name: &str, accept: &str) -> Result<Answer, LookUpError> {
         let Address { host, path, place: _ } = self.address;
-        let scheme = if is_plain(host, &self.http.plain) { "http" } else { "https" };
+        let scheme = if self.http.plain.has(host) { "http" } else { "https" };
         let url = Url::parse(&format!("{scheme}://{host}/v2/{path}/{kind}/{name}"))
             .map_err(|_| LookUpError::Unusable(format!("{host} is not the address of a registry")))?;
         let answer = self.ask(&url, accept).await?;
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
     async fn token(&self, server: Url) -> Result<String, LookUpError> {
         let mut server = server;
         let host = authority(&server);
-        let may_be_plain = [&self.address.host, &host].into_iter().all(|host| is_plain(host, &self.http.plain));
+        let may_be_plain = [&self.address.host, &host].into_iter().all(|host| self.http.plain.has(host));
         if server.scheme() != "https" && !(server.scheme() == "http" && may_be_plain) {
             return Err(self.passing(&format!("names the token server {host}, which does not use HTTPS")));
         }

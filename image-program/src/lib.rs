@@ -14,6 +14,7 @@ use std::fmt;
 use protocol::image::{Entrypoint, ImageRef};
 use tokio::sync::{Mutex, Semaphore};
 
+pub use self::address::PlainHosts;
 use self::address::{Address, Place};
 use self::digest::Digest;
 use self::fetch::{Http, Session};
@@ -76,9 +77,8 @@ pub struct Registries {
 }
 
 impl Registries {
-    /// Prepares requests. Uses plain HTTP for registries on the loopback interface, and for the hosts in `plain`. A
-    /// host in `plain` has a port if the names of its images have one. Uses HTTPS for all other registries.
-    pub fn new(plain: Vec<String>) -> Result<Self, SetupError> {
+    /// Prepares requests. Uses plain HTTP for the registries in `plain`, and HTTPS for all others.
+    pub fn new(plain: PlainHosts) -> Result<Self, SetupError> {
         let http = Http::new(plain).map_err(SetupError)?;
         Ok(Self { http, turns: Semaphore::new(LOOK_UPS_MAX), known: Mutex::default() })
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::builder::BoolishValueParser;
 use clap::{Parser, ValueEnum};
+use image_program::PlainHosts;
 use protocol::agent::first_python;
 use protocol::env::MUSTER_PREFIX;
 use protocol::image::ImageRef;
@@ -143,11 +144,22 @@ pub enum Guard {
     Anyone,
 }
 
+/// Whether the master runs in a pod of a cluster.
+fn in_cluster() -> bool {
+    variable("KUBERNETES_SERVICE_HOST").is_some()
+}
+
 impl Config {
     /// The back end that the flag names. The default is Kubernetes inside a pod of a cluster, else processes.
     pub fn backend(&self) -> Backend {
-        let in_cluster = || variable("KUBERNETES_SERVICE_HOST").is_some();
         self.backend.unwrap_or_else(|| if in_cluster() { Backend::Kubernetes } else { Backend::Process })
+    }
+
+    /// The registries that are asked by plain HTTP. Whoever may create TFJobs chooses the registry, so a master in a pod does
+    /// not ask its own loopback interface.
+    pub fn plain_hosts(&self) -> PlainHosts {
+        let of = if in_cluster() { PlainHosts::only } else { PlainHosts::with_loopback };
+        of(self.plain_registries.clone())
     }
 
     /// Refuses flags that have no meaning with this back end.

@@ -101,7 +101,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let of_tfjobs = cluster.filter(|_| config.watch_tfjobs != WatchTfJobs::No);
     let _tfjobs = match of_tfjobs {
         Some(cluster) => {
-            let registries = Registries::new(config.plain_registries.clone())?;
+            let registries = Registries::new(config.plain_hosts())?;
             let programs = ProgramSource::new(cluster.clone(), registries, &config.pull_secrets);
             let (jobs, place, programs) = (Arc::clone(&jobs), place.clone(), Arc::new(programs));
             let follow = tfjobs::run(Site { cluster, jobs, place, programs });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use docker_credential::DockerCredential;
 use futures_util::future::join_all;
-use image_program::{Login, LookUpError, Registries};
+use image_program::{Login, LookUpError, PlainHosts, Registries};
 use protocol::image::{Entrypoint, ImageRef};
 use serde_json::{Map, Value};
 
@@ -41,7 +41,7 @@ pub(crate) async fn programs(
             }
         }
     }
-    let registries = match Registries::new(config.plain_registries.clone()) {
+    let registries = match Registries::new(PlainHosts::with_loopback(config.plain_registries.clone())) {
         Ok(registries) => registries,
         Err(error) => {
             notes.say(&format!("{error}: {}", root_cause(&error)));

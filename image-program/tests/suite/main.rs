@@ -5,13 +5,13 @@ mod good;
 mod memory;
 mod registry;
 
-use image_program::{Login, LookUpError, Registries};
+use image_program::{Login, LookUpError, PlainHosts, Registries};
 use protocol::image::Entrypoint;
 use serde_json::json;
 use testkit::registry::TestImage;
 
 fn registries() -> Registries {
-    Registries::new(vec![]).expect("no HTTP client")
+    Registries::new(PlainHosts::with_loopback(vec![])).expect("no HTTP client")
 }
 
 async fn program(image: &str, login: Option<&Login>) -> Result<Entrypoint, LookUpError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use image_program::Registries;
+use image_program::{PlainHosts, Registries};
 use launchers::tfjob::{Memory, Need, Place, Watched};
 use master::agents::token::AgentKey;
 use master::registry::Jobs;
@@ -49,7 +49,7 @@ pub(super) fn define(server: &ApiServer) {
 
 /// Follows the TFJobs of the server. The master may read these pull secrets.
 pub(super) fn follow(server: &ApiServer, jobs: Arc<Jobs>, secrets: &[String]) -> AbortOnDropHandle<()> {
-    let registries = Registries::new(vec![]).expect("no HTTP client");
+    let registries = Registries::new(PlainHosts::with_loopback(vec![])).expect("no HTTP client");
     let programs = Arc::new(ProgramSource::new(server.cluster(), registries, secrets));
     let site = Site { cluster: server.cluster(), jobs, place: place(), programs };
     AbortOnDropHandle::new(tokio::spawn(tfjobs::run(site)))
