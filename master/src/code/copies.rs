@@ -15,8 +15,12 @@ use crate::host::files::if_there;
 use crate::mutex::Mutex;
 
 const MIB: u64 = 1024 * 1024;
-/// Maximum of all copies together, in MiB: two jobs with the maximum of code.
+/// Maximum of all large copies together, in MiB: two jobs with the maximum of code.
 const ROOM_MIB: u32 = 128;
+/// Maximum of a small copy, in MiB. Small copies have a room of their own, so they do not wait for large ones on slow links.
+const SMALL_MIB: u32 = 8;
+/// Maximum of all small copies together, in MiB.
+const SMALL_ROOM_MIB: u32 = 32;
 
 /// What an agent lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,6 +48,8 @@ pub(super) struct Copies {
     known: Mutex<HashMap<Part, Weak<OnceCell<Copy>>>>,
     /// A permit for each MiB.
     room: Arc<Semaphore>,
+    /// A permit for each MiB of small copies.
+    small_room: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -58,7 +64,8 @@ pub struct Copied(Arc<OnceCell<Copy>>);
 
 impl Default for Copies {
     fn default() -> Self {
-        Self { known: Mutex::default(), room: Arc::new(Semaphore::new(ROOM_MIB as usize)) }
+        let room = |mib: u32| Arc::new(Semaphore::new(mib as usize));
+        Self { known: Mutex::default(), room: room(ROOM_MIB), small_room: room(SMALL_ROOM_MIB) }
     }
 }
 
@@ -100,7 +107,8 @@ impl CodeStore {
             Part::Manifest(_) => 0,
             Part::Blobs(_) => u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB),
         };
-        let room = Arc::clone(&self.copies.room).acquire_many_owned(mib).await;
+        let Copies { room, small_room, .. } = &self.copies;
+        let room = Arc::clone(if mib <= SMALL_MIB { small_room } else { room }).acquire_many_owned(mib).await;
         let room = room.expect("the semaphore is never closed");
         let bytes = self.reading(&part, move |store, part| store.read(part, size)).await?;
         Ok(Copy { bytes: bytes.into(), _room: room })
@@ -145,13 +153,17 @@ impl CodeStore {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test]
     async fn agents_that_lack_the_same_blobs_share_one_copy_and_all_copies_share_one_limit() {
         let folder = tempfile::tempdir().unwrap();
         let room = Arc::new(Semaphore::new(2));
-        let copies = Copies { room: Arc::clone(&room), ..Copies::default() };
+        let copies = Copies { small_room: Arc::clone(&room), ..Copies::default() };
         let store = Arc::new(CodeStore { copies, ..CodeStore::open(folder.path()).unwrap() });
         let part = |byte: u8| {
             let content = vec![byte; 1024 * 1024];
@@ -168,6 +180,17 @@ mod tests {
         let waits = tokio::spawn(async move { store.copy(third).await });
         drop((one, same));
         assert_eq!(waits.await.unwrap().unwrap().bytes().len(), second.bytes().len());
+    }
+
+    #[tokio::test]
+    async fn a_small_copy_does_not_wait_for_large_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let copies = Copies { room: Arc::new(Semaphore::new(0)), ..Copies::default() };
+        let store = Arc::new(CodeStore { copies, ..CodeStore::open(folder.path()).unwrap() });
+        let blob = Sha256::of(b"small");
+        std::fs::write(folder.path().join("blobs").join(blob.to_string()), b"small").unwrap();
+        let copied = timeout(Duration::from_secs(10), store.copy(Part::Blobs(vec![blob]))).await;
+        assert_eq!(copied.expect("it waits").unwrap().bytes().len(), Sha256::BYTES + 5);
     }
 
     #[tokio::test]
