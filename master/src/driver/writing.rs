@@ -8,7 +8,7 @@ use tracing::{error, warn};
 
 use super::view_sender::ViewSender;
 use crate::error_chain::error_chain;
-use crate::store::{JobRecord, JobStore, StoreError, Stored, amend};
+use crate::store::{AMEND_ATTEMPTS, JobRecord, JobStore, StoreError, Stored, amend};
 
 /// First pause between two attempts, before jitter is added. The pauses double up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -93,7 +93,7 @@ pub(super) async fn amend_or_mend(
             done => return done,
         }
     }
-    loop {
+    for _ in 0..AMEND_ATTEMPTS {
         let version = match amend(store, &spec.name, &change).await {
             Err(StoreError::Unreadable { job, reason, version, .. }) if job.uid.is_empty() || job.uid == *uid => {
                 error!(job = %spec.name, reason, "the record was damaged; writing it again");
@@ -110,4 +110,5 @@ pub(super) async fn amend_or_mend(
             done => return done,
         }
     }
+    Err(StoreError::Conflict(spec.name.clone()))
 }

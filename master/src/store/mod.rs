@@ -196,7 +196,11 @@ pub trait JobStore: Send + Sync {
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 
-/// Changes a record with compare-and-swap, and tries again after each conflict. Writes the record only if `change`
+/// How often to change a record at once if each write meets a conflict. An admission webhook may answer with the same
+/// status as a conflict, and then every write meets one.
+pub(crate) const AMEND_ATTEMPTS: u32 = 5;
+
+/// Changes a record with compare-and-swap, and tries again after each conflict, [`AMEND_ATTEMPTS`] times. Writes the record only if `change`
 /// changes it. Cuts a changed record to its maximum size.
 ///
 /// # Errors
@@ -206,7 +210,7 @@ pub async fn amend(
     name: &JobName,
     change: impl Fn(&mut JobRecord),
 ) -> Result<Stored, StoreError> {
-    loop {
+    for _ in 0..AMEND_ATTEMPTS {
         let stored = store.get(name).await?.ok_or_else(|| StoreError::NotFound(name.clone()))?;
         let mut record = stored.record.clone();
         change(&mut record);
@@ -218,4 +222,5 @@ pub async fn amend(
             done => return done,
         }
     }
+    Err(unavailable(StoreError::Conflict(name.clone())))
 }

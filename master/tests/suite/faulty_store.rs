@@ -15,6 +15,8 @@ pub(crate) enum Bug {
     PanicInGet,
     /// `update` writes the record even if the version is outdated.
     UpdateIgnoresVersion,
+    /// Each `update` meets a conflict.
+    UpdateConflicts,
     /// A user pushes this code just before the master records the first restart that counts.
     PushComesFirst(CodeId),
 }
@@ -43,6 +45,7 @@ impl JobStore for FaultyStore {
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
         match self.bug {
             Bug::PanicInGet => self.store.update(record, version).await,
+            Bug::UpdateConflicts => Err(StoreError::Conflict(record.spec.name)),
             Bug::PushComesFirst(code) => {
                 amend(&self.store, &record.spec.name, |known| {
                     if record.restarts.counted > 0 && known.pushes == 0 {
@@ -71,4 +74,13 @@ impl JobStore for FaultyStore {
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         self.store.watch().await
     }
+}
+
+#[tokio::test]
+async fn a_change_that_meets_a_conflict_each_time_fails_after_some_attempts() {
+    let store = FaultyStore { store: FakeStore::default(), bug: Bug::UpdateConflicts };
+    let record = testkit::conformance::store::record("busy");
+    store.create(record.clone()).await.expect("cannot create the record");
+    let changed = amend(&store, &record.spec.name, |record| record.pushes += 1).await;
+    assert!(matches!(changed, Err(StoreError::Unavailable(_))), "{changed:?}");
 }
