@@ -7,6 +7,7 @@ use backon::Retryable;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use protocol::ids::{Generation, UnixMillis};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{Copied, Followed, Pod, persistent};
@@ -18,6 +19,9 @@ use crate::store::wall_clock;
 fn printed_at(now: UnixMillis, age: Duration) -> UnixMillis {
     UnixMillis(now.0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
 }
+
+/// Pause after the file has refused output, although it has kept some bytes before.
+const PAUSE_OF_FILE: Duration = Duration::from_secs(1);
 
 /// How a stream of output ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +71,12 @@ impl Pod {
         {
             return (run, Some(base));
         }
+        let mut has_told = false;
         loop {
             let before = log.progress().end;
             let attempt = async || self.copy_rest().await;
             // The pauses grow while no byte arrives. After some bytes, they are short again.
             let is_worth_it = |_: &CopyError| !self.ended.is_cancelled() && log.progress().end == before;
-            let mut has_told = false;
             let tell = |error: &CopyError, _| {
                 if !std::mem::replace(&mut has_told, true) {
                     info!(agent = %address, error = error_chain(error), "copying output was interrupted; retrying");
@@ -80,6 +84,8 @@ impl Pod {
             };
             match attempt.retry(persistent()).when(is_worth_it).notify(tell).await {
                 Ok((run, base)) => return (run, base),
+                // Perhaps the disk is nearly full, and has room for a few bytes each time.
+                Err(CopyError::File(_)) if log.progress().end > before => sleep(PAUSE_OF_FILE).await,
                 Err(_) if log.progress().end > before => {}
                 Err(error) => {
                     warn!(agent = %address, error = error_chain(&error), "the rest of a run's output is lost");
