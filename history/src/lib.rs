@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use protocol::history::{PastJob, PastJobs, Skipped};
 use protocol::ids::UnixMillis;
+use protocol::progress::JobSeries;
 use protocol::view::JobView;
 
 use self::file::Unread;
@@ -24,6 +25,8 @@ pub const ENTRIES_MAX: usize = 200;
 /// Maximum bytes of all files.
 pub const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
+/// Above this size, a job is kept without its series, so that one job does not remove all others.
+const JOB_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// The prefix of a file that is being written.
 const UNFINISHED: &str = ".unfinished-";
 /// An unfinished file of this age belongs to a program that has died.
@@ -60,8 +63,15 @@ impl History {
         let Some(name) = self.name_for(&job.view)? else { return Ok(()) };
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         // tempfile creates files that only their owner can read.
-        let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder)?;
-        file::write(&mut unfinished, job)?;
+        let written = |job: &PastJob| {
+            let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder)?;
+            file::write(&mut unfinished, job)?;
+            Ok::<_, io::Error>(unfinished)
+        };
+        let mut unfinished = written(job)?;
+        if unfinished.as_file().metadata()?.len() > JOB_BYTES_MAX {
+            unfinished = written(&PastJob { series: JobSeries::default(), ..job.clone() })?;
+        }
         unfinished.persist(self.folder.join(&name))?;
         self.make_room()
     }

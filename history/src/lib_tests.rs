@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use protocol::progress::JobSeries;
+use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 use protocol::view::JobState;
 use serde_json::json;
 use tempfile::TempDir;
@@ -87,6 +87,20 @@ fn large_jobs_make_room_too() {
         history.keep(&job(&format!("u{index}"), 1000 + index, share)).unwrap();
     }
     assert_eq!(uids(&history), ["u3", "u2"]);
+}
+
+#[test]
+fn a_job_that_is_too_large_is_kept_without_its_series() {
+    let (_folder, history) = history();
+    let point = serde_json::from_value(json!({"at": 1_764_000_000_000_u64, "generation": "1.1"})).unwrap();
+    for (uid, points, kept) in [("small", 1000, 1000), ("large", 250_000, 0)] {
+        let series =
+            ReplicaSeries { replica: "worker-0".parse().unwrap(), points: vec![SeriesPoint::clone(&point); points] };
+        let series = JobSeries { replicas: vec![series], until: None, usage: vec![] };
+        history.keep(&PastJob { series, ..job(uid, 1000, 0) }).unwrap();
+        let read = history.read(uid).unwrap().expect("the job is not kept");
+        assert_eq!(read.series.replicas.iter().map(|replica| replica.points.len()).sum::<usize>(), kept, "{uid}");
+    }
 }
 
 #[test]
