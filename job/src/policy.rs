@@ -21,7 +21,7 @@ use super::gang::{Gang, HelperUse, has_left, was_stopped};
 /// TensorFlow ignores SIGTERM, so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Default of [`Policy::cancel_grace`] on machines without Kubernetes, where a script may save its state after Ctrl-C.
-const CANCEL_GRACE: Duration = Duration::from_secs(10);
+pub const CANCEL_GRACE: Duration = Duration::from_secs(10);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);

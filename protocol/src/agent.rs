@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::code::CodeId;
 use crate::ids::{Generation, UnixMillis};
@@ -58,6 +59,7 @@ pub enum RunState {
 pub const MESSAGES: u32 = 2;
 
 /// The answer of `GET /status`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
     /// Increases with each change. A long poll waits until `seq` differs from the number in the request.
@@ -67,19 +69,14 @@ pub struct RunStatus {
     /// The state of the run.
     pub state: RunState,
     /// The run's generation. Absent when idle, or when the environment named no generation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// Process id of exec.py while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// When exec.py started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
     /// How the run ended. Absent until it ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
     /// The run's membership in its start, as received with `/config`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
     /// The code that the agent has.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -88,24 +85,18 @@ pub struct RunStatus {
     #[serde(default)]
     pub messages: u32,
     /// The state of the warm interpreter. Absent before the first request to `/warm`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
     /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<Progress>,
     /// The step and the values that the script has posted without the helper, as Transformers does. Nothing depends on
     /// them: they are only shown. Absent until the run's script posts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub posted: Option<Progress>,
     /// What the run's processes use when the agent answers. New numbers do not increase `seq`. Absent unless the run
     /// lives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// The time of the agent's clock when the agent answers. A new time does not increase `seq`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
     /// Where the agent's output begins in the replica's output. Absent if the agent cannot keep it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_base: Option<LogBase>,
 }
 
@@ -179,13 +170,12 @@ pub struct Membership {
 }
 
 /// The code that an agent has.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeStatus {
     /// The newest code that has arrived as a whole. Absent if no code has arrived.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<CodeId>,
     /// The code in the working directory, which runs use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<CodeId>,
 }
 
@@ -227,15 +217,14 @@ pub enum ExitOutcome {
 
 /// The termination message of an agent that ends after a run. Kubernetes stores the message in the pod's status, so a
 /// master can read it after the agent has ended.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastWords {
     /// The run's generation. Absent when the environment named no generation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// How the run ended.
     pub exit: ExitReport,
     /// See [`RunStatus::membership`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::ids::{ReplicaId, Role, UnixMillis};
 
@@ -215,6 +216,7 @@ pub struct Notice {
 }
 
 /// The batch sizes of a running job, as users see them.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Batches {
@@ -223,10 +225,8 @@ pub struct Batches {
     /// The samples of each worker in one step, by rank.
     pub sizes: Vec<u32>,
     /// The newest change while the scripts run. Absent if the sizes are those with which they started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<BatchChange>,
     /// Why the sizes stay as they are, if something prevents a change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
 }
 

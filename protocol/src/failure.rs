@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::agent::ExitReport;
 use crate::headline;
@@ -120,11 +121,11 @@ impl fmt::Display for Failure {
 }
 
 /// A failed start of the gang.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedStart {
     /// The start's generation. Absent when the gang was never complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// When the first replica failed: by its agent's clock if the agent reported it, else by the master's clock.
     pub at: UnixMillis,
@@ -138,7 +139,6 @@ pub struct FailedStart {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
     /// After a deadline, where the scripts were, in one sentence: see [`crate::stacks::sentence`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stacks: Option<String>,
     /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline,
     /// the replicas that had to be stopped come first, and then all other replicas.
@@ -146,13 +146,10 @@ pub struct FailedStart {
     pub consequences: Vec<Consequence>,
     /// The replica that trains and ended with code 0 before the first failure. If several did, the first of them. It may be
     /// the cause: the others still needed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_before: Option<LeftBefore>,
     /// The steps of this start that are lost. Absent if none are known to be lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
     /// Identifies the failure, if a script failed with an exception.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
     /// The batches for which replicas had too little memory, at most [`CONSEQUENCES_MAX`], if the job divides a batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

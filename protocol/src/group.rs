@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::batching::BatchBounds;
 use crate::env::EnvName;
@@ -18,6 +19,7 @@ pub const GROUPS_MAX: usize = 64;
 
 /// Consecutive replicas of one role whose pods have the same options. The first group of a role begins at index 0. Each
 /// further group begins where the previous group ends. Together, the groups contain all replicas of the role.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -28,22 +30,17 @@ pub struct Group {
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub count: u32,
     /// CPU request and limit. Absent: those of the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Amount>,
     /// Memory request and limit. Absent: those of the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Amount>,
     /// Number of GPUs. Absent: the number of the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// Bounds of a replica's batch. Absent: those of the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<BatchBounds>,
     /// The program and its arguments. Empty: Python with the job's script and arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// The pod into which the agent is copied. Absent: Muster itself defines the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Template>,
 }
 

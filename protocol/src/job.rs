@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::about::About;
 use crate::batching::Batching;
@@ -26,6 +27,7 @@ use crate::tf_config::TfConfigOptions;
 pub const DEFAULT_WORKER_NUM: u32 = 2;
 
 /// A request for a job. Absent fields get defaults, some of which depend on the strategy.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -35,38 +37,29 @@ pub struct JobRequest {
     /// How the replicas train together.
     pub strategy: Strategy,
     /// Number of workers; default 2. With `worker_min`, the maximum. 0 is allowed only with AllReduce and a chief.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
     pub worker_num: Option<u32>,
     /// Minimum number of workers, which makes the job elastic. Absent: the job always runs with `worker_num` workers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_min: Option<u32>,
     /// Number of parameter servers; default 1 with ParameterServer, else 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
     pub ps_num: Option<u32>,
     /// Number of chiefs, 0 or 1; default 1 with ParameterServer, else 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub chief_num: Option<u32>,
     /// Number of evaluators, 0 or 1; default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub evaluator_num: Option<u32>,
     /// The image. Its working directory contains the script. With `code`, the image only needs Python. Only with
     /// Kubernetes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
     /// Absolute path of the folder that contains the script. Only if pods are processes of the master's host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
     /// The code that the job brings. The master must already have this code. Not with `work_dir`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// Path of the script in the job's folder; default exec.py.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptPath>,
     /// Arguments for the script.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -97,7 +90,6 @@ pub struct JobRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub metrics: BTreeMap<String, Pattern>,
     /// The launcher whose file or command described the job. Absent: Muster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
     #[serde(default, skip_serializing_if = "crate::is_default")]

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::elastic::Workers;
 use crate::ids::ReplicaId;
@@ -13,6 +14,7 @@ use crate::lease::Lease;
 use crate::view::JobState;
 
 /// The body of `POST /v1/jobs/NAME/members`. The first agent that joins also submits the job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -28,23 +30,17 @@ pub struct JoinRequest {
     pub tensorflow_port: NonZeroU16,
     /// How many workers the job may have. If `workers`, `lease_seconds` or `max_restarts` differ from the existing
     /// job's, the agent is refused. Absent: the agent only joins an existing job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
     /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: the lease of the existing job, or
     /// the default for a new job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
     /// The job's maximum number of restarts. Absent: that of the existing job, or the default for a new job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
     /// The uid of the job, from the master's last answer. Absent in the agent's first message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The agent's last place. The agent gets this place again if the place is free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ReplicaId>,
     /// Why the agent leaves. Only in the agent's last message, after all processes of its run have ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<Left>,
 }
 

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The answer of `GET /v1/master`: what a client needs to know before it submits a job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MasterView {
@@ -13,11 +15,9 @@ pub struct MasterView {
     /// The master's back end.
     pub backend: BackendKind,
     /// User id of the master, and therefore of its jobs' scripts. Only with the process back end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// The Python of its jobs' scripts: the first `python` on the master's PATH, or else the first `python3`. Only with the
     /// process back end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub python: Option<PathBuf>,
     /// Whether the folder in the query is the same folder here. A job of the same user can then run in it.

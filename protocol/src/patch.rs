@@ -1,29 +1,27 @@
 //! Changes of a running job: the number of its workers, suspension, and new code.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::code::CodeId;
 use crate::elastic::Workers;
 
 /// The body of `PATCH /v1/jobs/NAME`. Absent fields keep their values.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobPatch {
     /// The new minimum of workers. Absent: the old minimum, or `worker_num` if that is lower.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_min: Option<u32>,
     /// The new maximum of workers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
     /// Whether the job is suspended. The scripts of a suspended job are stopped, and the job has no pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
     /// New code for a job that brought its code. The master must already have this code. The scripts start again with
     /// the new code. If the job has this code already, nothing changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// Whether the scripts start again even if `code` is absent or is the job's present code, for example because files
     /// in the job's `work_dir` have changed.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::ids::{Generation, ReplicaId, UnixMillis};
 use crate::usage::ReplicaUsage;
@@ -18,11 +19,11 @@ pub const VALUE_NAME_BYTES: usize = 64;
 /// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals since the run began,
 /// or since the batch sizes last changed. The totals leave out the first step of this period, and the steps with the
 /// short last batch of an epoch. Only reports of one start with an equal `split` can be compared.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
     /// The last step by the script's own count. Absent before the first step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// The version of the batch sizes of all replicas. Version 0 is the sizes with which the start began.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -49,7 +50,6 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub values: Values,
     /// The last step whose state the script has saved or restored. Absent if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved: Option<u64>,
 }
 
@@ -169,6 +169,7 @@ pub struct ReplicaSeries {
 }
 
 /// What a run had reported and used at one time.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeriesPoint {
@@ -179,12 +180,9 @@ pub struct SeriesPoint {
     pub generation: Generation,
     /// The newest report of the script. Absent if the script has reported nothing in this start.
     // In a box, so that the many points of scripts that report nothing stay small.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<Progress>>,
     /// Processor time since the previous numbers, in percent of one core. Absent if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
     /// Resident memory in bytes. Memory that several processes share counts for each of them. Absent if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_bytes: Option<u64>,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::failure::Failure;
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
@@ -15,6 +16,7 @@ use crate::view::JobState;
 pub const STARTS_MAX: usize = 64;
 
 /// The answer of `GET /v1/jobs/NAME/timeline`. All times are by the master's clock, unless a field says otherwise.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeline {
@@ -30,16 +32,13 @@ pub struct Timeline {
     pub accepted: UnixMillis,
     /// When this master took the job over from an earlier master. About the time before, the timeline has only what the
     /// job's record and its agents report. Absent: this master has seen everything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over: Option<UnixMillis>,
     /// The master decided the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
     /// The number of starts before this master took the job over that are not in `starts`.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub unseen: u32,
     /// The starts before those in `starts`, if this master has seen more than [`STARTS_MAX`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folded: Option<Folded>,
     /// The newest starts, oldest first; at most [`STARTS_MAX`]. While the gang gathers, the last entry is the start that
     /// it gathers for.
@@ -55,47 +54,36 @@ pub struct Timeline {
 
 /// What is known of one start of the gang. A time is absent if it has not been reached, or if only an earlier master
 /// saw it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StartFacts {
     /// The number of the start. Absent while the gang gathers, and if it was never complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// Why the start began. Absent if it is not known yet, and for a start that an earlier master began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<ChangeCause>,
     /// The number of workers that take part. 0 while the gang gathers.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub workers: u32,
     /// The steps of the previous start that are lost. Absent if none are known to be lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
     /// The gang began to gather. Absent for a start that an earlier master began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<UnixMillis>,
     /// All agents had answered: the gang was complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<UnixMillis>,
     /// Every agent had its environment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<UnixMillis>,
     /// Every exec.py was started. For a start that an earlier master began, by the clocks of the agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
     /// The first step that a script reported with the helper.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step: Option<StepAt>,
     /// The last step that a script has reported. The master asks for steps every 2 to 30 seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<StepAt>,
     /// The master began to stop the runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<UnixMillis>,
     /// All runs had ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead: Option<UnixMillis>,
     /// How the start ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<StartEnding>,
 }
 
@@ -140,6 +128,7 @@ pub enum StartEnding {
 
 /// What is known of one replica in its newest start. A time is absent if it has not been reached, or if only an earlier
 /// master saw it. A pod that serves several starts keeps the times up to `warm`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaFacts {
@@ -148,37 +137,26 @@ pub struct ReplicaFacts {
     /// The number of the replica's pod under this master, from 0.
     pub pod: u32,
     /// The start of which the replica is a member. Absent before its first start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// The master requested the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<UnixMillis>,
     /// The pod had a node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<UnixMillis>,
     /// The pod had an address: its image was pulled, and its containers ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addressed: Option<UnixMillis>,
     /// The agent answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<UnixMillis>,
     /// The warm interpreter had imported its modules.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<UnixMillis>,
     /// The agent had its environment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<UnixMillis>,
     /// exec.py was started. If an earlier master started it, by the agent's clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
     /// The script had reported a step with the helper.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step: Option<UnixMillis>,
     /// The run had ended, or was lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
     /// How the run ended, or why it was lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 

@@ -1,6 +1,7 @@
 //! What the processes of a run use: processor time and memory.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::ids::{Generation, ReplicaId, UnixMillis};
 
@@ -17,6 +18,7 @@ pub struct Usage {
 }
 
 /// The newest usage of a replica's run.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaUsage {
@@ -27,11 +29,9 @@ pub struct ReplicaUsage {
     /// The start to which the run belongs.
     pub generation: Generation,
     /// Processor time since the previous numbers, in percent of one core. Absent for the first numbers of a run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
     /// Resident memory in bytes. Memory that several processes share counts for each of them.
     pub rss_bytes: u64,
     /// The memory limit of the container in bytes. Absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<u64>,
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::agent::ExitReport;
 use crate::as_text::names;
@@ -132,6 +133,7 @@ names!(ReplicaState {
 });
 
 /// A replica of a job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaView {
@@ -142,61 +144,48 @@ pub struct ReplicaView {
     /// The pod's name.
     pub pod: String,
     /// Address of the replica's TensorFlow server, `ip:port`. Absent until known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Why the replica waits or was lost, in the back end's words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Process id of exec.py while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// When exec.py started, by the agent's clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
     /// How exec.py ended, without what it printed. Absent until it ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
 }
 
 /// When the job reached each step, by the master's clock. After another master has taken the job over, the times of
 /// earlier steps are absent, except for those that the agents report.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobTimes {
     /// The master accepted the job and wrote its record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<UnixMillis>,
     /// All agents answered for the first time: the gang was complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<UnixMillis>,
     /// Every agent had its environment for the first time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<UnixMillis>,
     /// exec.py was started in every replica for the first time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
     /// exec.py was started in every replica in the newest start. Absent if the newest start is known to be the job's
     /// first start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<UnixMillis>,
     /// A user suspended the job. Absent while the job is not suspended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<UnixMillis>,
     /// A user resumed the job. If this happened several times, the last time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<UnixMillis>,
     /// The job began to wait for new code. Absent while the job does not wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<UnixMillis>,
     /// The master decided the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
     /// All replicas had stopped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<UnixMillis>,
 }
 
 /// A job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
@@ -209,10 +198,8 @@ pub struct JobView {
     /// The job's state.
     pub state: JobState,
     /// The gang's current start. Absent before the first start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// The job's result. Absent until it is decided.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
     /// The gang's restarts, and the reasons.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
@@ -220,13 +207,10 @@ pub struct JobView {
     /// The request with every default filled in.
     pub spec: JobSpec,
     /// How many workers an elastic job may have now. Absent: the job is not elastic.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
     /// The code of the current or the next start, if the job brings its code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// The code that replicas wait for, if the master has lost it. A client that has this code can send it again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_code: Option<CodeId>,
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -246,14 +230,11 @@ pub struct JobView {
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<ReplicaView>))]
     pub replicas: Arc<[ReplicaView]>,
     /// The job whose gang is first, while this job waits for its turn to create pods. This job is then `pending`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_behind: Option<JobName>,
     /// The batch sizes in use, if the job divides a batch and all workers have reported their sizes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batches: Option<Batches>,
     /// The folder of the master's host in which the scripts run. Absent if pods are not processes.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
     /// When the job reached each step.
     pub times: JobTimes,
@@ -310,6 +291,7 @@ impl JobView {
 }
 
 /// A job in a list of all jobs.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSummary {
@@ -327,18 +309,14 @@ pub struct JobSummary {
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub restarts: u32,
     /// The job's result, without what its scripts printed. Absent until it is decided.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
     /// Why the job failed, in one sentence: if an exception ended its script, the exception. Absent unless the job failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
     /// The job whose gang is first, while this job waits for its turn to create pods. This job is then `pending`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_behind: Option<JobName>,
     /// When the job reached each step.
     pub times: JobTimes,
     /// What runs, as the client that submitted the job says: a path on the machine of the user, or the name of an image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 

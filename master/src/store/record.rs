@@ -16,6 +16,7 @@ use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{Halted, Suspension};
 
@@ -24,6 +25,7 @@ use super::{Halted, Suspension};
 pub const FORMAT: u32 = 2;
 
 /// The record of one job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// The format of the record: [`FORMAT`].
@@ -44,7 +46,6 @@ pub struct JobRecord {
     pub holder: String,
     /// The fingerprint of the key of the agents' tokens, if agents outlive their master. A master with another key
     /// cannot send requests to these agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_key: Option<String>,
     /// The priority of the job's pods, as the cluster has resolved it. 0 if they have none.
     #[serde(default, skip_serializing_if = "protocol::is_default")]
@@ -53,16 +54,13 @@ pub struct JobRecord {
     pub wish: Wish,
     /// The newest start with an agent of Muster's first prototype, recorded before the start. Such an agent cannot
     /// report whether its exec.py was started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
     /// The failed starts of the gang, and the number of restarts.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
     /// The range of workers that a user last asked for. Absent: the range in the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Workers>,
     /// The code of the newest push. Absent: the code of the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// How often a user has pushed code, or asked for a new start of the scripts. The master stops a start that began with
     /// fewer pushes, and begins the next start.
@@ -73,9 +71,9 @@ pub struct JobRecord {
     pub suspension: Suspension,
     /// The newest failed start after which the job has waited for new code. A push does not clear this field, because
     /// the field also shows that the start is over. [`JobRecord::waits_after`] shows whether the job still waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
     /// How the job ended; written once.
+    #[serialize_always]
     pub ended: Option<Ended>,
 }
 

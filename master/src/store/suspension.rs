@@ -2,15 +2,15 @@
 
 use protocol::ids::{Generation, UnixMillis};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The suspensions of a job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspension {
     /// Since when the job is suspended. `None` while the job is not suspended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMillis>,
     /// When the job was last resumed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<UnixMillis>,
     /// The total time of all earlier suspensions, in milliseconds.
     #[serde(default)]
@@ -20,7 +20,6 @@ pub struct Suspension {
     #[serde(default)]
     pub starts: u32,
     /// The start that the last suspension ended. This start and all earlier starts are over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Generation>,
 }
 

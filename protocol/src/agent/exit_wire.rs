@@ -1,25 +1,23 @@
 //! The JSON form of an [`ExitReport`].
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{ExitOutcome, ExitReport};
 use crate::ids::UnixMillis;
 
 /// How a run ended. Exactly one of `code`, `signal` and `not_started` is present.
+#[skip_serializing_none]
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub(crate) struct ExitReportWire {
     /// Exit code of exec.py, 0 to 255.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     code: Option<i32>,
     /// The signal that killed exec.py.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
     /// Present when the run reached its memory limit. `signal` is then 9.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     out_of_memory: Option<OutOfMemoryWire>,
     /// Why no line of exec.py ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     not_started: Option<String>,
     /// Whether Muster stopped the run.
     #[serde(default)]
@@ -30,7 +28,6 @@ pub(crate) struct ExitReportWire {
     /// When the run ended, by the agent's clock.
     ended_at: UnixMillis,
     /// First line of the exception that ended exec.py.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     exception: Option<String>,
     /// The newest 4096 bytes of stderr, with invalid UTF-8 replaced.
     #[serde(default)]

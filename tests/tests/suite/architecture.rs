@@ -69,7 +69,7 @@ fn links(name: &str, edges: &[&str]) -> Vec<String> {
 fn the_protocol_links_only_known_crates_and_does_no_io() {
     assert_eq!(
         links("protocol", &["--depth", "1"]),
-        ["hex", "humantime", "regex-lite", "serde", "serde_json", "sha2", "thiserror"]
+        ["hex", "humantime", "regex-lite", "serde", "serde_json", "serde_with", "sha2", "thiserror"]
     );
     let io = ["std::fs", "std::io", "std::process", "tokio", "async fn", "SystemTime", "Instant"];
     assert_eq!(lines_with(&sources("protocol/src"), &io), Vec::<String>::new());

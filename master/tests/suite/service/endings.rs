@@ -77,7 +77,7 @@ async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
     reach(&job, JobState::Cancelled).await;
     assert_eq!(master.get("/v1/jobs/cancelled").await.json()["result"], json!({"outcome": "cancelled"}));
     for agent in &agents {
-        assert_eq!(agent.history().stops, [job::policy::STOP_GRACE]);
+        assert_eq!(agent.history().stops, [job::policy::CANCEL_GRACE]);
     }
     let record = master.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
