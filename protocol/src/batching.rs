@@ -15,24 +15,21 @@ pub const GLOBAL_BATCH_MAX: u32 = 10_000_000;
 pub const BATCH_SIZE_LIST_KEY: &str = "batch_size_list";
 
 /// How the samples of each step are divided among the workers. A chief without parameter servers counts as a worker.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Batching {
     /// Samples of all workers together in one step. Absent: the sum of the sizes of all workers, if each has one size.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10_000_000))]
     pub global_batch: Option<u32>,
     /// Minimum batch of a worker whose group names none. Absent: a quarter of an equal share, but at most 16.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub min_batch: Option<u32>,
     /// Maximum batch of a worker whose group names none. Absent: the global batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub max_batch: Option<u32>,
     /// Each batch is a multiple of this number. Absent: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub multiple: Option<u32>,
     /// The form of the list of sizes in TF_CONFIG.

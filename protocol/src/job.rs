@@ -102,34 +102,13 @@ pub struct JobRequest {
 impl JobRequest {
     /// A request with defaults for all other fields.
     pub fn new(name: JobName, strategy: Strategy) -> Self {
-        Self {
-            name,
-            strategy,
-            worker_num: None,
-            worker_min: None,
-            ps_num: None,
-            chief_num: None,
-            evaluator_num: None,
-            image: None,
-            work_dir: None,
-            code: None,
-            script: None,
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            allow_env: BTreeSet::new(),
-            pod: PodOptions::default(),
-            groups: Vec::new(),
-            batching: Batching::default(),
-            tf_config: TfConfigOptions::default(),
-            metrics: BTreeMap::new(),
-            origin: None,
-            run_policy: RunPolicy::default(),
-            about: About::default(),
-        }
+        let named = serde_json::json!({ "name": name, "strategy": strategy });
+        serde_json::from_value(named).expect("all other fields have defaults")
     }
 }
 
 /// A valid job: the request with every default filled in. It does not change after the job is accepted.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSpec {
@@ -141,7 +120,6 @@ pub struct JobSpec {
     pub worker_num: u32,
     /// Minimum number of workers of an elastic job. Absent: the job is not elastic. The minimum is below `worker_num`,
     /// or may be equal if `on_unreachable` is `replace` or a TFJob has `enableDynamicWorker`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_min: Option<u32>,
     /// Number of parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
     pub ps_num: u32,
@@ -150,14 +128,11 @@ pub struct JobSpec {
     /// Number of evaluators, 0 or 1.
     pub evaluator_num: u32,
     /// The image, with Kubernetes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
     /// The folder of the script, if pods are processes.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
     /// The code that the job brings. Absent: the script is in the image, or in `work_dir`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// Path of the script in the job's folder. Absent: exec.py.
     #[serde(skip_serializing_if = "crate::is_default")]
@@ -188,7 +163,6 @@ pub struct JobSpec {
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub metrics: BTreeMap<String, Pattern>,
     /// The launcher whose file or command described the job. Absent: Muster.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
     #[serde(skip_serializing_if = "crate::is_default")]

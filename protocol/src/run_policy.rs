@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::IntoDeserializer;
 use serde::de::value::{self, StringDeserializer};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::as_text::names;
 use crate::ids::Role;
@@ -14,6 +15,7 @@ use crate::lease::Lease;
 pub use crate::warm::Preload;
 
 /// Rules of one job. Absent fields have their defaults.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -45,27 +47,21 @@ pub struct RunPolicy {
     pub on_start_timeout: OnStartTimeout,
     /// Maximum time from acceptance to the end of the job. Absent: no limit.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u32>,
     /// Time after which a finished job is deleted. Absent: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_after_finished_seconds: Option<u32>,
     /// Pods to delete when the job has ended.
     pub clean_pods: CleanPods,
     /// Replicas whose exit decides about success. Absent: depends on strategy and roles.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
     /// Minimum time from a start of an elastic job to a restart that takes in new workers. If all workers up to the
     /// maximum are ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`,
     /// else 300 s.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grow_interval_seconds: Option<u32>,
     /// How long an evaluator may go on after the training has succeeded, in seconds. If it ends earlier, so does the job.
     /// Absent: 300 s. 0: it is stopped at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluator_grace_seconds: Option<u32>,
     /// Whether agents keep a warm interpreter, and which modules it imports. Absent: Muster decides.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
     /// What a job does about a replica that does not answer, and whose exec.py may still run.
     #[serde(skip_serializing_if = "crate::is_default")]

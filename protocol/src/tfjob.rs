@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
@@ -41,12 +42,12 @@ pub struct TfJobRequest {
 }
 
 /// What a caller adds to a TFJob.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TfJobOptions {
     /// The namespace, instead of the namespace in the document.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Whether containers may run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -58,17 +59,13 @@ pub struct TfJobOptions {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
     /// Maximum restarts, instead of `backoffLimit`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
     /// Absolute path of the folder in which scripts run, if pods are processes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
     /// The code that the job brings, if pods are containers. The master must already have this code.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// The path of the script in `code`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptPath>,
 }
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 pub use self::amount::{Amount, MemorySize, bytes_of_quantity, thousandths};
 pub use self::names::{LabelKey, LabelValue, ObjectName};
@@ -20,21 +21,18 @@ pub use self::toleration::{TaintEffect, Toleration};
 pub use self::volume::{Volume, VolumeSource};
 
 /// Options for every pod of a job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct PodOptions {
     /// CPU request and limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Amount>,
     /// Memory request and limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Amount>,
     /// Number of GPUs, requested as `nvidia.com/gpu`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// Size of /dev/shm, a folder in memory; default 64 MiB.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shm: Option<MemorySize>,
     /// Volumes to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -49,23 +47,18 @@ pub struct PodOptions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// Name of the PriorityClass.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class: Option<ObjectName>,
     /// Name of the ServiceAccount. Its token is never mounted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ObjectName>,
     /// When a node pulls the image; default IfNotPresent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
     /// Seconds between SIGTERM and SIGKILL when the cluster ends a pod; default 30.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     pub termination_grace_seconds: Option<NonZeroU32>,
     /// Whether the image may run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
     /// The UNIX user of the pods' processes. The default is the image's own user, or 65532 if the job brings its code.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
 }
 
