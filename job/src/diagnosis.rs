@@ -149,15 +149,8 @@ fn left_before(failure: &Failure, gang: &Gang) -> Option<LeftBefore> {
 }
 
 fn consequence(member: &Member) -> Option<Consequence> {
-    let (how, stopped) = match &member.phase {
-        succeeded if succeeded.has_succeeded() => return None,
-        ReplicaPhase::Exited(_, ExitReport { outcome, stopped, .. }) => (outcome.to_string(), *stopped),
-        ReplicaPhase::Lost(lost) => (was_lost(&lost.reason), false),
-        ReplicaPhase::Requested
-        | ReplicaPhase::Scheduled
-        | ReplicaPhase::Joined
-        | ReplicaPhase::Configured(_)
-        | ReplicaPhase::Running(_) => return None,
-    };
+    let failed = member.phase.exit().filter(|_| !member.phase.has_succeeded());
+    let lost = || Some((was_lost(&member.phase.lost()?.reason), false));
+    let (how, stopped) = failed.map(|exit| (exit.outcome.to_string(), exit.stopped)).or_else(lost)?;
     Some(Consequence { replica: member.id, how, stopped })
 }

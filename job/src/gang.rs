@@ -129,12 +129,12 @@ impl Member {
 
     /// Whether the loss of this replica would happen again in a new pod.
     pub fn is_hopeless(&self) -> bool {
-        matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
+        self.phase.lost().is_some_and(|lost| lost.loss == Loss::Hopeless)
     }
 
     /// Whether the replica's pod is being evicted, or deleted by somebody else, and exec.py has not ended by itself.
     pub fn may_still_save(&self) -> bool {
-        let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
+        let is_disrupted = self.phase.lost().is_some_and(|lost| lost.loss == Loss::Disrupted);
         is_disrupted && self.pod == Presence::Live && self.standing == Standing::Held
     }
 
@@ -162,18 +162,11 @@ impl Member {
     /// The failure of this replica, if it has failed.
     pub fn failure(&self) -> Option<Failure> {
         let replica = self.id;
-        match &self.phase {
-            succeeded if succeeded.has_succeeded() => None,
-            ReplicaPhase::Exited(_, exit) => Some(Failure::ReplicaExited { replica, exit: exit.clone() }),
-            ReplicaPhase::Lost(LostRun { reason, loss }) => {
-                Some(Failure::ReplicaLost { replica, reason: reason.clone(), loss: *loss })
-            }
-            ReplicaPhase::Requested
-            | ReplicaPhase::Scheduled
-            | ReplicaPhase::Joined
-            | ReplicaPhase::Configured(_)
-            | ReplicaPhase::Running(_) => None,
+        if let Some(LostRun { reason, loss }) = self.phase.lost() {
+            return Some(Failure::ReplicaLost { replica, reason: reason.clone(), loss: *loss });
         }
+        let failed = self.phase.exit().filter(|_| !self.phase.has_succeeded());
+        failed.map(|exit| Failure::ReplicaExited { replica, exit: exit.clone() })
     }
 }
 

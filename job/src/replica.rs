@@ -148,7 +148,12 @@ impl ReplicaPhase {
 
     /// Whether the replica was lost.
     pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost(_))
+        self.lost().is_some()
+    }
+
+    /// How the replica was lost, if it is lost.
+    pub fn lost(&self) -> Option<&LostRun> {
+        if let Self::Lost(lost) = self { Some(lost) } else { None }
     }
 
     /// How exec.py ended, if a report exists.

@@ -211,15 +211,9 @@ impl Tracked {
 
     /// Whether the replica's newest run has failed, and neither a master nor the cluster has ended it.
     fn has_failed(&self) -> bool {
-        match ReplicaPhase::of(&self.seen, None) {
-            ReplicaPhase::Exited(_, exit) => !exit.is_success() && !exit.stopped,
-            ReplicaPhase::Lost(lost) => lost.loss != Loss::Disrupted,
-            ReplicaPhase::Requested
-            | ReplicaPhase::Scheduled
-            | ReplicaPhase::Joined
-            | ReplicaPhase::Configured(_)
-            | ReplicaPhase::Running(_) => false,
-        }
+        let phase = ReplicaPhase::of(&self.seen, None);
+        phase.exit().is_some_and(|exit| !exit.is_success() && !exit.stopped)
+            || phase.lost().is_some_and(|lost| lost.loss != Loss::Disrupted)
     }
 
     /// Whether the replica's pod is requested and not listed yet.

@@ -109,13 +109,6 @@ fn with_hint(reason: String, job: &JobName, seen: &Observation) -> String {
 }
 
 fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {
-    match phase {
-        ReplicaPhase::Lost(lost) => Some(lost.reason.clone()),
-        ReplicaPhase::Requested
-        | ReplicaPhase::Scheduled
-        | ReplicaPhase::Joined
-        | ReplicaPhase::Configured(_)
-        | ReplicaPhase::Running(_)
-        | ReplicaPhase::Exited(..) => seen.waits_for().map(Wait::to_string),
-    }
+    let lost = phase.lost().map(|lost| lost.reason.clone());
+    lost.or_else(|| seen.waits_for().map(Wait::to_string))
 }

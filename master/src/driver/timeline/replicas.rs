@@ -134,14 +134,9 @@ fn reached(tracked: &Tracked, phase: &ReplicaPhase, start: Option<Generation>) -
 }
 
 fn why_ended(phase: &ReplicaPhase) -> Option<String> {
-    match phase {
-        ReplicaPhase::Exited(_, exit) if exit.stopped => Some(format!("{}, when stopped", exit.outcome)),
-        ReplicaPhase::Exited(_, exit) => Some(exit.outcome.to_string()),
-        ReplicaPhase::Lost(lost) => Some(lost.reason.clone()),
-        ReplicaPhase::Requested
-        | ReplicaPhase::Scheduled
-        | ReplicaPhase::Joined
-        | ReplicaPhase::Configured(_)
-        | ReplicaPhase::Running(_) => None,
-    }
+    let exited = phase.exit().map(|exit| {
+        let when = if exit.stopped { ", when stopped" } else { "" };
+        format!("{}{when}", exit.outcome)
+    });
+    exited.or_else(|| phase.lost().map(|lost| lost.reason.clone()))
 }
