@@ -234,32 +234,17 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
 
 fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match (event, phase) {
-        (
-            JobEvent::CancelWished,
-            phase @ (JobPhase::Pending { .. }
-            | JobPhase::Queued { .. }
-            | JobPhase::Starting { .. }
-            | JobPhase::Running { .. }
-            | JobPhase::Restarting { .. }
-            | JobPhase::Halted { .. }
-            | JobPhase::Suspended { .. }),
-        ) => stop(&phase, Ending::Cancelled, seen),
-        (
-            JobEvent::Observed,
-            phase @ (JobPhase::Pending { .. }
-            | JobPhase::Queued { .. }
-            | JobPhase::Starting { .. }
-            | JobPhase::Running { .. }
-            | JobPhase::Restarting { .. }
-            | JobPhase::Halted { .. }),
-        ) if seen.policy.is_suspended => suspension::suspend(&phase, seen),
-        (JobEvent::Observed, JobPhase::Halted(halt)) => halt::halted(halt, seen),
-        (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
-        (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
-        (JobEvent::Observed, JobPhase::Queued { gathering, behind }) => queue::queued(gathering, behind, seen),
-        (JobEvent::Observed, JobPhase::Starting(attempt)) => starting(attempt, seen),
-        (JobEvent::Observed, JobPhase::Running { generation, since }) => running(generation, since, seen),
-        (JobEvent::Observed, JobPhase::Restarting(restart)) => restarting(restart, seen),
+        (JobEvent::CancelWished, phase) if !phase.has_decided() => stop(&phase, Ending::Cancelled, seen),
+        (_, phase) if seen.policy.is_suspended && !phase.has_decided() && !phase.is_suspended() => {
+            suspension::suspend(&phase, seen)
+        }
+        (_, JobPhase::Halted(halt)) => halt::halted(halt, seen),
+        (_, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
+        (_, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
+        (_, JobPhase::Queued { gathering, behind }) => queue::queued(gathering, behind, seen),
+        (_, JobPhase::Starting(attempt)) => starting(attempt, seen),
+        (_, JobPhase::Running { generation, since }) => running(generation, since, seen),
+        (_, JobPhase::Restarting(restart)) => restarting(restart, seen),
         // The outcome of this start is decided. A request to cancel only ends the grace of an evaluator.
         (event, JobPhase::Stopping(stop)) => stopping(stop, event, seen),
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
@@ -268,6 +253,15 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
 }
 
 impl JobPhase {
+    /// Whether the outcome of the start, or of the job, is decided.
+    fn has_decided(&self) -> bool {
+        matches!(self, Self::Stopping(_) | Self::Releasing { .. } | Self::Finished { .. })
+    }
+
+    fn is_suspended(&self) -> bool {
+        matches!(self, Self::Suspended { .. })
+    }
+
     /// Whether the job is being stopped because it exceeded its deadline.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Stopping(Stop { ending: Ending::Failed(Failure::DeadlineExceeded { .. }), .. }))

@@ -39,10 +39,11 @@ const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
 
 /// The state of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
     /// The agent waits for the environment.
+    #[default]
     Idle,
     /// The agent has the environment and waits for the start.
     Configured,
@@ -60,7 +61,7 @@ pub const MESSAGES: u32 = 2;
 
 /// The answer of `GET /status`.
 #[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
     /// Increases with each change. A long poll waits until `seq` differs from the number in the request.
     pub seq: u64,
@@ -114,24 +115,7 @@ pub enum LogBase {
 impl RunStatus {
     /// The first status of an agent without a run.
     pub fn idle(boot_id: impl Into<String>) -> Self {
-        Self {
-            seq: 1,
-            boot_id: boot_id.into(),
-            state: RunState::Idle,
-            generation: None,
-            pid: None,
-            started_at: None,
-            exit: None,
-            membership: None,
-            code: CodeStatus::default(),
-            messages: MESSAGES,
-            warm: None,
-            helper: None,
-            posted: None,
-            usage: None,
-            clock_ms: None,
-            log_base: None,
-        }
+        Self { seq: 1, boot_id: boot_id.into(), messages: MESSAGES, ..Self::default() }
     }
 
     /// The newest step and values of the script: those of the helper, or posted ones if the helper has no step. `None`

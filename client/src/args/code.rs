@@ -4,12 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use launchers::similar::nearest;
 
 use super::{SUBMITTING, Verb};
 use crate::ending::error::Error;
-
-/// If the similarity of a word and a verb, from 0 to 1, exceeds this number, the hint suggests the verb.
-const SIMILAR: f64 = 0.7;
 
 /// The script, and the folder with the job's code.
 #[derive(Debug, Clone, Default, Args)]
@@ -62,7 +60,6 @@ impl CodeArgs {
 
 fn nearest_verb(word: &str) -> Option<String> {
     let verbs = Verb::augment_subcommands(clap::Command::new("client"));
-    let names = verbs.get_subcommands().map(|verb| verb.get_name().to_owned());
-    let similar = names.map(|name| (strsim::jaro(word, &name), name)).filter(|(similar, _)| *similar > SIMILAR);
-    similar.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
+    let names: Vec<&str> = verbs.get_subcommands().map(|verb| verb.get_name()).collect();
+    nearest(word, &names).map(str::to_owned)
 }

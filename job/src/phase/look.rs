@@ -74,20 +74,11 @@ fn stops_at(phase: &JobPhase, policy: &Policy) -> Vec<Duration> {
 
 /// When the gang may start with the workers that it has, or may grow.
 fn resize_at(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
-    match phase {
-        JobPhase::Pending { gathering, .. } => {
-            gathering.ready_since.map(|since| since + roster::window(seen.gang, seen.policy))
-        }
-        JobPhase::Running { since, .. } => Some(*since + roster::grow_interval(seen.gang, seen.policy)),
-        JobPhase::Queued { .. }
-        | JobPhase::Starting { .. }
-        | JobPhase::Restarting { .. }
-        | JobPhase::Stopping { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Suspended { .. }
-        | JobPhase::Releasing { .. }
-        | JobPhase::Finished { .. } => None,
+    if let JobPhase::Pending { gathering, .. } = phase {
+        return gathering.ready_since.map(|since| since + roster::window(seen.gang, seen.policy));
     }
+    let JobPhase::Running { since, .. } = phase else { return None };
+    Some(*since + roster::grow_interval(seen.gang, seen.policy))
 }
 
 impl JobPhase {

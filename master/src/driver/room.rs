@@ -63,15 +63,8 @@ impl Room {
 /// Whether the gang needs pods for its next start. Lost pods are replaced during the pause before a restart. If the
 /// next start uses no pods of the last start, the gang needs pods only after the pause.
 fn gathers(machine: &Machine) -> bool {
-    match machine.phase() {
-        JobPhase::Pending { .. } | JobPhase::Queued { .. } => true,
-        JobPhase::Restarting(Restart { until, is_empty, .. }) => !is_empty || *until <= machine.elapsed(),
-        JobPhase::Starting { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Stopping { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Suspended { .. }
-        | JobPhase::Releasing { .. }
-        | JobPhase::Finished { .. } => false,
+    if let JobPhase::Restarting(Restart { until, is_empty, .. }) = machine.phase() {
+        return !is_empty || *until <= machine.elapsed();
     }
+    matches!(machine.phase(), JobPhase::Pending { .. } | JobPhase::Queued { .. })
 }

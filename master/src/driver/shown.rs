@@ -176,22 +176,11 @@ impl Shown {
 
 /// The job whose gang gets room before this job creates pods.
 fn queued_behind(phase: &JobPhase, turn: &Turn) -> Option<JobName> {
-    match (phase, turn) {
-        (JobPhase::Queued { behind, .. }, _) => Some(behind.clone()),
-        (JobPhase::Pending { .. }, Turn::Hold(first)) => first.clone(),
-        (JobPhase::Pending { .. }, Turn::Go | Turn::Minimum | Turn::Queue(_))
-        | (
-            JobPhase::Starting(_)
-            | JobPhase::Running { .. }
-            | JobPhase::Stopping(_)
-            | JobPhase::Restarting(_)
-            | JobPhase::Halted(_)
-            | JobPhase::Suspended { .. }
-            | JobPhase::Releasing { .. }
-            | JobPhase::Finished { .. },
-            _,
-        ) => None,
+    if let JobPhase::Queued { behind, .. } = phase {
+        return Some(behind.clone());
     }
+    let (JobPhase::Pending { .. }, Turn::Hold(first)) = (phase, turn) else { return None };
+    first.clone()
 }
 
 /// The members of an elastic job's newest start. Empty for a fixed job, because its members never change.

@@ -20,24 +20,10 @@ impl Launches {
     pub(super) fn started(&self, (before, after): (&JobPhase, &JobPhase), now: UnixMillis) -> Option<UnixMillis> {
         let was_starting = matches!(before, JobPhase::Starting { .. });
         match after {
+            JobPhase::Running { .. } if was_starting => Some(now),
             // A master that takes over a running gang learns the time from the agents.
-            JobPhase::Running { .. } => {
-                if was_starting {
-                    Some(now)
-                } else {
-                    self.last
-                }
-            }
-            JobPhase::Stopping { .. } if was_starting && self.are_complete => Some(now),
-            JobPhase::Stopping { .. }
-            | JobPhase::Pending { .. }
-            | JobPhase::Queued { .. }
-            | JobPhase::Starting { .. }
-            | JobPhase::Restarting { .. }
-            | JobPhase::Suspended { .. }
-            | JobPhase::Halted { .. }
-            | JobPhase::Releasing { .. }
-            | JobPhase::Finished { .. } => None,
+            JobPhase::Running { .. } => self.last,
+            after => (was_starting && self.are_complete && matches!(after, JobPhase::Stopping { .. })).then_some(now),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! earlier reports.
 
 use job::observation::{AgentState, PodState};
-use job::phase::{Attempt, JobPhase, StartStage, Stop};
+use job::phase::{Attempt, JobPhase, StartStage};
 use protocol::agent::RunState;
 use protocol::ids::Generation;
 
@@ -52,24 +52,15 @@ impl Pods {
 }
 
 fn awaited(phase: &JobPhase) -> Option<(Generation, Awaited)> {
-    match phase {
-        JobPhase::Starting(Attempt { generation, stage: StartStage::Configuring, .. }) => {
-            Some((*generation, Awaited::Environment))
-        }
-        JobPhase::Starting(Attempt { generation, stage: StartStage::Launching, .. }) => {
-            Some((*generation, Awaited::Start))
-        }
-        JobPhase::Stopping(Stop { generation: Some(generation), .. }) => Some((*generation, Awaited::End)),
-        JobPhase::Stopping(Stop { generation: None, .. })
-        | JobPhase::Pending { .. }
-        | JobPhase::Queued { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Restarting { .. }
-        | JobPhase::Suspended { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Releasing { .. }
-        | JobPhase::Finished { .. } => None,
+    if let JobPhase::Starting(Attempt { generation, stage, .. }) = phase {
+        let awaited = match stage {
+            StartStage::Configuring => Awaited::Environment,
+            StartStage::Launching => Awaited::Start,
+        };
+        return Some((*generation, awaited));
     }
+    let JobPhase::Stopping(stop) = phase else { return None };
+    stop.generation.map(|generation| (generation, Awaited::End))
 }
 
 /// Whether the agent is usable and has not yet done what the phase awaits.
