@@ -180,6 +180,12 @@ pub enum Budget {
     Free,
 }
 
+/// See [`Policy::cancel_grace`].
+fn cancel_grace(spec: &JobSpec) -> Duration {
+    let by_default = if spec.is_on_machines() { CANCEL_GRACE } else { STOP_GRACE };
+    spec.pod.termination_grace_seconds.map_or(by_default, |given| seconds(given.get()))
+}
+
 impl Policy {
     /// The rules of a job. `age` is the time since its acceptance, without suspensions. `share` is a number from 0 to
     /// 255 that differs between jobs, so that their pauses before a new attempt differ too.
@@ -205,14 +211,12 @@ impl Policy {
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
         let grace = seconds(spec.pod.termination_grace_seconds());
+        let evaluator_grace = seconds(evaluator_grace_seconds.unwrap_or(EVALUATOR_GRACE_SECONDS));
         let has_templates = spec.groups.iter().any(|group| group.template.is_some());
         Self {
             start_timeout,
             stop_grace: STOP_GRACE,
-            cancel_grace: spec
-                .pod
-                .termination_grace_seconds
-                .map_or(if spec.is_on_machines() { CANCEL_GRACE } else { STOP_GRACE }, |given| seconds(given.get())),
+            cancel_grace: cancel_grace(spec),
             success_grace: if has_templates { grace } else { STOP_GRACE },
             leaving_grace: grace.min(LEAVING_GRACE_MAX),
             saving_grace: grace,
@@ -242,11 +246,8 @@ impl Policy {
             gather: GATHER,
             settle: SETTLE,
             grow_interval: grow_interval_seconds.map(seconds),
-            evaluators_return: spec.image.is_some() || spec.work_dir.is_some() || spec.code.is_some(),
-            evaluator_grace: match spec.evaluator_num {
-                0 => Duration::ZERO,
-                _ => seconds(evaluator_grace_seconds.unwrap_or(EVALUATOR_GRACE_SECONDS)),
-            },
+            evaluators_return: spec.has_code(),
+            evaluator_grace: if spec.evaluator_num == 0 { Duration::ZERO } else { evaluator_grace },
             lease: spec.run_policy.lease(),
         }
     }

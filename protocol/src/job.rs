@@ -102,7 +102,7 @@ pub struct JobRequest {
 impl JobRequest {
     /// A request with defaults for all other fields.
     pub fn new(name: JobName, strategy: Strategy) -> Self {
-        let named = serde_json::json!({ "name": name, "strategy": strategy });
+        let named = serde_json::json!({ "name": String::from(name), "strategy": strategy });
         serde_json::from_value(named).expect("all other fields have defaults")
     }
 }
@@ -223,6 +223,11 @@ impl JobSpec {
     /// Whether the job's scripts run on machines without images, such as a laptop.
     pub fn is_on_machines(&self) -> bool {
         self.image.is_none() && self.groups.iter().all(|group| group.template.is_none())
+    }
+
+    /// Whether the spec says what runs. Machines that join a job by its name have their own scripts.
+    pub fn has_code(&self) -> bool {
+        self.image.is_some() || self.work_dir.is_some() || self.code.is_some()
     }
 
     /// Fills in every default and checks the result. Does not check `allow_env`.

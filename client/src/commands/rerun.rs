@@ -16,7 +16,7 @@ use crate::ending::exit::Exit;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
 use crate::request::about;
-use crate::request::again::{again, has_code};
+use crate::request::again::again;
 
 /// Submits the job again, under a new name unless the new job replaces the earlier one.
 pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
@@ -40,7 +40,7 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
         return at_own_master(Order::of_job(JobSpec::try_from(request)?, None), config, out).await;
     };
     let mut order = Order::of_job(JobSpec::try_from(request)?, None);
-    if !has_code(&seen.view().spec) {
+    if !seen.view().spec.has_code() {
         order.next_step = Some(how_to_join(&order.name, client.url()));
     }
     send(client, order, (replace, detach), out).await.map_err(about_code)

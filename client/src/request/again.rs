@@ -36,11 +36,6 @@ pub(crate) fn repeated(before: &JobView, name: JobName) -> Result<JobRequest, Er
     Ok(JobRequest { name, ..JobRequest::from(&last_spec(before)) })
 }
 
-/// Whether the spec says what runs. Machines that join a job by its name have their own scripts.
-pub(crate) fn has_code(spec: &JobSpec) -> bool {
-    spec.image.is_some() || spec.work_dir.is_some() || spec.code.is_some()
-}
-
 /// The spec with the code and the workers that the user wanted last.
 pub(crate) fn last_spec(view: &JobView) -> JobSpec {
     let mut spec = view.spec.clone();

@@ -31,7 +31,7 @@ impl Named {
         let Self { folder, script, here } = self;
         let Some(here) = here else { return Ok((folder.clone(), script.clone())) };
         let path = folder.join(script.as_str());
-        Ok((here.clone(), path.to_string_lossy().parse().map_err(bad_name)?))
+        Ok((here.clone(), path.to_string_lossy().parse().map_err(|error| bad_name(&error))?))
     }
 }
 
@@ -91,12 +91,12 @@ fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Nam
         let hint = "name the script by its path from the current folder, or give another --code";
         return Err(Error::input(sentence).hint(hint));
     };
-    let script = script.to_string_lossy().parse().map_err(bad_name)?;
+    let script = script.to_string_lossy().parse().map_err(|error| bad_name(&error))?;
     Ok(Named { script, folder, here: is_outside.then_some(here) })
 }
 
 /// The error for a script whose name cannot be sent.
-pub(super) fn bad_name(error: BadCodePath) -> Error {
+pub(super) fn bad_name(error: &BadCodePath) -> Error {
     Error::input(format!("the script's name is not allowed: {error}"))
 }
 

@@ -10,7 +10,7 @@ use super::upstream::Upstream;
 use crate::commands::bring::about_code;
 use crate::ending::error::Error;
 use crate::follow::replaced;
-use crate::request::again::{has_code, repeated};
+use crate::request::again::repeated;
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Action {
             Self::Suspend => !has_ended && !is_suspended,
             Self::Resume => !has_ended && is_suspended,
             Self::Cancel => !has_ended,
-            Self::Rerun => takes_jobs && has_ended && view.spec.origin.is_none() && has_code(&view.spec),
+            Self::Rerun => takes_jobs && has_ended && view.spec.origin.is_none() && view.spec.has_code(),
             Self::Delete => true,
         };
         Self::ALL.into_iter().filter(is_possible).collect()

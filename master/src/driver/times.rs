@@ -19,12 +19,12 @@ impl Launches {
     /// `now`.
     pub(super) fn started(&self, (before, after): (&JobPhase, &JobPhase), now: UnixMillis) -> Option<UnixMillis> {
         let was_starting = matches!(before, JobPhase::Starting { .. });
-        match after {
-            JobPhase::Running { .. } if was_starting => Some(now),
+        if matches!(after, JobPhase::Running { .. }) {
             // A master that takes over a running gang learns the time from the agents.
-            JobPhase::Running { .. } => self.last,
-            after => (was_starting && self.are_complete && matches!(after, JobPhase::Stopping { .. })).then_some(now),
+            return if was_starting { Some(now) } else { self.last };
         }
+        let has_started = was_starting && self.are_complete && matches!(after, JobPhase::Stopping { .. });
+        has_started.then_some(now)
     }
 }
 

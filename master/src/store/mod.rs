@@ -200,7 +200,7 @@ pub trait JobStore: Send + Sync {
 /// status as a conflict, and then every write meets one.
 pub(crate) const AMEND_ATTEMPTS: u32 = 5;
 
-/// Changes a record with compare-and-swap, and tries again after each conflict, [`AMEND_ATTEMPTS`] times. Writes the record only if `change`
+/// Changes a record with compare-and-swap, and tries again a few times after a conflict. Writes the record only if `change`
 /// changes it. Cuts a changed record to its maximum size.
 ///
 /// # Errors

@@ -84,14 +84,15 @@ pub(crate) type Spawned = (JobRequest, Vec<(CodePath, Vec<u8>)>);
 pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) -> Result<Spawned, Error> {
     let Inputs { script, content, commands, pod, env } = inputs;
     let beside = |text: String| if is_local { text.replace(SCRIPT_IN_POD, SCRIPT) } else { text };
-    let mut files: Vec<(CodePath, Vec<u8>)> = vec![(script.parse().map_err(bad_name)?, content.clone())];
+    let mut files: Vec<(CodePath, Vec<u8>)> =
+        vec![(script.parse().map_err(|error| bad_name(&error))?, content.clone())];
     if script != SCRIPT {
-        files.push((SCRIPT.parse().map_err(bad_name)?, content));
+        files.push((SCRIPT.parse().map_err(|error| bad_name(&error))?, content));
     }
     let PodFile { container, image, command, template } = pod.unwrap_or_else(PodFile::usual);
     let command = match commands {
         Some(commands) => {
-            files.push((COMMANDS.parse().map_err(bad_name)?, beside(commands).into_bytes()));
+            files.push((COMMANDS.parse().map_err(|error| bad_name(&error))?, beside(commands).into_bytes()));
             ["bash", "-e", COMMANDS].map(str::to_owned).into()
         }
         None => command.into_iter().map(beside).collect(),
@@ -102,7 +103,7 @@ pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) ->
     let request = JobRequest {
         worker_num: Some(args.workers),
         image,
-        script: Some(SCRIPT.parse::<ScriptPath>().map_err(bad_name)?),
+        script: Some(SCRIPT.parse::<ScriptPath>().map_err(|error| bad_name(&error))?),
         allow_env: env.iter().map(|(name, _)| name.clone()).filter(EnvName::runs_other_code).collect(),
         env: env.into_iter().collect(),
         groups: vec![group],
