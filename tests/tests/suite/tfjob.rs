@@ -272,5 +272,5 @@ fn a_value_of_the_template_contains_the_values_of_earlier_variables_as_in_a_clus
     fs::write(scene.path().join("project/mnist.py"), script).expect("cannot write the script");
     let own = ["apply", "-f", "project/job.yaml", "--env", "OWN=$(DIR)", "--env", "BASE=/own", "--env", "POD=$(DIR)"];
     let run = scene.run(&own).code(0);
-    assert_eq!(run.lines("is "), ["/data/x $(BASE) $(LATE) $(DIR) /own $(DIR)/y ['--dir=/data/x'] ''"]);
+    assert_eq!(run.lines("is "), ["/data/x $(BASE) $(LATE) $(DIR) /own /data/x/y ['--dir=/data/x'] ''"]);
 }
