@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use crate::activity::Activity;
 use crate::code::CodeFolder;
 use crate::log::Output;
-use crate::run::child::RunTemplate;
+use crate::process::child::RunTemplate;
 use crate::run::event::Reply;
 use crate::run::{Command, Request};
 use crate::stacks::StacksOfRun;

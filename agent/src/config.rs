@@ -15,8 +15,8 @@ use lexopt::{Arg, Parser};
 use protocol::env::{KUBERNETES_SERVICE_HOST, MUSTER_PREFIX, MUSTER_SCRIPT_PREFIX};
 use protocol::routes::AGENT_PORT;
 
-use crate::run::environment::Environment;
-use crate::shim::{self, Shim};
+use crate::process::environment::Environment;
+use crate::process::shim::{self, Shim};
 use crate::token::TokenHash;
 use join::{Join, canonical};
 pub use settings::HELP;
@@ -188,7 +188,7 @@ fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<O
     (arguments, command)
 }
 
-/// Parses the arguments with which [`crate::run::child`] starts this program.
+/// Parses the arguments with which [`crate::process::child`] starts this program.
 fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Invocation, UsageError> {
     let (flags, command) = split_at_dashes(arguments);
     let text = flags.get(1).cloned().unwrap_or_default();

@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use tracing::warn;
 use uuid::Uuid;
 
-use crate::run::environment::Environment;
+use crate::process::environment::Environment;
 
 /// The name of the helper's file.
 const FILE: &str = "muster.py";

@@ -18,11 +18,11 @@ pub mod last_words;
 pub mod log;
 pub mod mirror;
 mod posts;
-mod proc;
+pub mod process;
 pub mod pump;
-pub mod reaper;
+pub mod refusal;
 pub mod run;
-pub mod shim;
+mod server;
 mod stacks;
 mod token;
 pub mod warm;
@@ -48,8 +48,8 @@ use ending::Stops;
 use helper::HelperFolder;
 use join::{Joining, Machine};
 use log::{LogSize, Output};
-use reaper::Reaper;
-use run::child::RunTemplate;
+use process::child::RunTemplate;
+use process::reaper::Reaper;
 use run::runner::Runner;
 use stacks::StacksOfRun;
 use token::Access;
@@ -70,7 +70,7 @@ const NOT_STARTED: u8 = 2;
 pub fn main() -> ExitCode {
     let code = match config::from_process() {
         Ok(Invocation::Agent(config)) => run_agent(*config),
-        Ok(Invocation::Shim(shim)) => shim::become_command(shim),
+        Ok(Invocation::Shim(shim)) => process::shim::become_command(shim),
         Ok(Invocation::Install(target)) => match install::install(&target) {
             Ok(()) => 0,
             Err(error) => complain(&format!("cannot copy the agent to {target:?}: {error}")),

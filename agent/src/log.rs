@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 use tracing::warn;
 
 use self::marks::Marks;
-use crate::run::clock;
+use crate::process::clock::clock;
 
 /// How far back stderr is searched for the exception that ended a run.
 const LOOK_BACK_BYTES: u64 = 1024 * 1024;

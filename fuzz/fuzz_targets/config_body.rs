@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::run::environment::{Environment, child_environment, parse_config};
+use agent::process::environment::{Environment, child_environment, parse_config};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|body: &[u8]| check(body));

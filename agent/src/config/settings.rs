@@ -12,7 +12,7 @@ use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 
 use super::join::JoinFlags;
 use super::{Config, Folders, Supervision, UsageError};
-use crate::run::environment::Environment;
+use crate::process::environment::Environment;
 
 /// The `--help` text.
 pub const HELP: &str = "\

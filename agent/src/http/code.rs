@@ -17,14 +17,14 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::answer::{self, Failure};
-use super::incoming::{BODY_TIME, read_body};
 use crate::agent::Agent;
 use crate::code::{CodeError, CodeFolder};
 use crate::log::Stream;
+use crate::process::environment::EnvChanges;
+use crate::process::shim;
 use crate::run::Command;
-use crate::run::environment::EnvChanges;
-use crate::shim;
+use crate::server::answer::{self, Failure};
+use crate::server::incoming::{BODY_TIME, read_body};
 
 /// Maximum number of parts of a body that wait for the disk.
 const PARTS_WAITING: usize = 8;

@@ -13,18 +13,19 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::answer::{self, Failure, Result};
-use super::body::OutputForm;
 use super::code;
-use super::incoming::read_body;
 use super::query::{Query, WHOLE};
 use crate::agent::Agent;
 use crate::follow::{Follower, Until};
+use crate::process::clock::clock;
+use crate::process::environment::{parse_config, parse_notice, parse_warm};
 use crate::run::LINE_BYTES;
-use crate::run::environment::{parse_config, parse_notice, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
-use crate::run::{Command, clock, usage_of};
+use crate::run::{Command, usage_of};
+use crate::server::answer::{self, Failure, Result};
+use crate::server::body::OutputForm;
+use crate::server::incoming::read_body;
 
 /// Maximum bytes of a body. The largest body is a config. Up to four variables contain the addresses of the TensorFlow
 /// cluster, each with at most 128 KiB, the kernel's limit. The job's own variables have at most 512 KiB, and two lists

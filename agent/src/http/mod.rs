@@ -1,12 +1,8 @@
 //! The agent's HTTP server: connections, authentication and routes.
 
-mod answer;
-mod body;
 mod code;
 mod connections;
 mod handlers;
-mod incoming;
-pub(crate) mod posts;
 mod query;
 
 use std::convert::Infallible;
@@ -32,15 +28,13 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::agent::Agent;
-use answer::Failure;
-use body::AgentBody;
+use crate::server::HEAD_BYTES;
+use crate::server::answer::{self, Failure};
+use crate::server::body::AgentBody;
 use connections::{Authenticated, Connections, Slot};
 
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
-
-/// Maximum bytes of a request's head, and of a connection's buffers.
-const HEAD_BYTES: usize = 16 * 1024;
 
 /// How long a connection without an authenticated request may last.
 const ANONYMOUS_LIMIT: Duration = Duration::from_secs(10);

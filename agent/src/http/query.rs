@@ -8,8 +8,8 @@ use protocol::agent::Membership;
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Renewal};
 
-use super::answer::Failure;
 use crate::log::Stream;
+use crate::server::answer::Failure;
 
 /// What an invalid number should have been.
 pub(super) const WHOLE: &str = "a whole number";

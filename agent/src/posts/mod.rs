@@ -5,7 +5,8 @@
 //! listen on loopback. And a script that has the server's token could start programs. A run's address ends with the run
 //! and has one route.
 
-pub(crate) mod body;
+mod body;
+mod route;
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -26,8 +27,8 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 use uuid::Uuid;
 
-use crate::http::posts::{PATH, serve};
-use crate::run::environment::{Environment, keep_off_the_proxy};
+use self::route::{PATH, serve};
+use crate::process::environment::{Environment, keep_off_the_proxy};
 use crate::token::TokenHash;
 
 /// What a run's script has posted, and the address to which it posts.

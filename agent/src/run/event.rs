@@ -6,8 +6,9 @@ use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
-use super::environment::EnvChanges;
 use super::phase::Assignment;
+use crate::process::environment::EnvChanges;
+use crate::refusal::Refusal;
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,31 +95,6 @@ pub enum Reply {
     Underway,
     /// The request is refused.
     Refused(Refusal),
-}
-
-/// Why a request changes nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The agent has already received a message of a newer generation.
-    #[error("generation {asked} is older than {newest}, the newest that this agent has seen")]
-    Stale {
-        /// The generation of the message.
-        asked: Generation,
-        /// The newest generation.
-        newest: Generation,
-    },
-    /// The generation has another environment already.
-    #[error("generation {0} has another environment already; a generation is configured once")]
-    ConfiguredOtherwise(Generation),
-    /// A run is active.
-    #[error("a run is active; stop it first")]
-    Active,
-    /// No environment is configured.
-    #[error("nothing is configured; post the environment to /config first")]
-    NothingConfigured,
-    /// No environment is configured for this generation.
-    #[error("generation {0} is not configured; post its environment to /config first")]
-    GenerationNotConfigured(Generation),
 }
 
 /// An action for the runner.

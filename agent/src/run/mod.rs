@@ -1,8 +1,5 @@
 //! The run: one task owns its state, starts and ends its processes, and publishes its status.
 
-pub mod arguments;
-pub mod child;
-pub mod environment;
 pub mod event;
 pub mod exception;
 mod fence;
@@ -12,7 +9,6 @@ mod output;
 pub mod phase;
 pub mod report;
 pub mod runner;
-pub mod script;
 pub mod shares;
 mod shutdown;
 mod status;
@@ -29,7 +25,6 @@ use protocol::warm::WarmRequest;
 use tokio::sync::oneshot;
 
 use event::{Event, Reply};
-pub(crate) use fence::clock;
 pub(crate) use helper::LINE_BYTES;
 use phase::Assignment;
 pub(crate) use usage::usage_of;

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use super::child::Pipes;
 use crate::log::{Output, Stream};
+use crate::process::child::Pipes;
 use crate::pump::pump;
 
 /// How long the pipes may stay open after every process of the run is dead. They stay open while the disk stalls. They

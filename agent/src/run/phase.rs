@@ -16,7 +16,7 @@ use protocol::code::CodeId;
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
-use super::environment::EnvChanges;
+use crate::process::environment::EnvChanges;
 
 /// The environment of one run, and its generation. The first prototype's protocol has no generations.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,10 +17,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep_until;
 use tracing::{info, warn};
 
-use super::child::{self, RunTemplate, Start, describe_failure};
-use super::environment::EnvChanges;
 use super::event::{Action, Event, Now, Reply};
-use super::fence::{clock, next_look};
+use super::fence::next_look;
 use super::helper::Helper;
 use super::memory::{CGROUP, Memory};
 use super::output::RunOutput;
@@ -34,7 +32,10 @@ use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
 use crate::log::{Output, Stream, stderr_tail};
 use crate::posts::Posts;
-use crate::reaper::{Reaper, Watched, kill_group, signal_main};
+use crate::process::child::{self, RunTemplate, Start, describe_failure};
+use crate::process::clock::clock;
+use crate::process::environment::EnvChanges;
+use crate::process::reaper::{Reaper, Watched, kill_group, signal_main};
 use crate::stacks::StacksFile;
 use crate::warm::{News, Warm};
 

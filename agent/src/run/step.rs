@@ -6,9 +6,10 @@ use std::time::Duration;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::Generation;
 
-use super::event::{Action, Event, Now, Refusal, Reply};
+use super::event::{Action, Event, Now, Reply};
 use super::phase::{Assignment, Cause, Kill, Phase, Run};
 use super::report::{exit_code, not_started, report};
+use crate::refusal::Refusal;
 
 /// Time between SIGTERM and SIGKILL for a run that SIGINT has not ended.
 const AFTER_SIGTERM: Duration = Duration::from_secs(2);

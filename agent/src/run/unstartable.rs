@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
-use super::script::place_of_python;
-use crate::shim;
+use crate::process::script::place_of_python;
+use crate::process::shim;
 
 /// Maximum time that Python takes to read its library and the script from a slow network disk.
 const PARSE_LIMIT: Duration = Duration::from_secs(120);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::usage::Usage;
 
 use super::memory::{CGROUP, Memory};
-use crate::proc::{Stat, family};
+use crate::process::proc::{Stat, family};
 
 /// The usage of the main process and of its descendants; `None` if the main process has ended.
 pub(crate) fn usage_of(main: u32) -> Option<Usage> {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::proc::status_line;
+use crate::process::proc::status_line;
 
 /// The number of SIGSTKFLT. No library uses this signal, and it has this number on x86 and ARM (signal(7)).
 pub(super) const NUMBER: u32 = 16;

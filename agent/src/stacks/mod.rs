@@ -19,8 +19,8 @@ use tracing::debug;
 
 use self::candidate::{Candidate, Handling, Place, file_name};
 pub(crate) use self::file::StacksFile;
-use crate::proc::{self, Stat, family};
-use crate::reaper::is_child;
+use crate::process::proc::{self, Stat, family};
+use crate::process::reaper::is_child;
 
 /// Maximum number of processes in an answer.
 const PROCESSES_MAX: usize = 64;

@@ -24,10 +24,10 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::proc;
-use crate::reaper::{is_child, kill_group};
-use crate::run::child::{self, Pipes, RunTemplate, Start};
-use crate::run::environment::{EnvChanges, Environment};
+use crate::process::child::{self, Pipes, RunTemplate, Start};
+use crate::process::environment::{EnvChanges, Environment};
+use crate::process::proc;
+use crate::process::reaper::{is_child, kill_group};
 use wire::{Answer, RunRequest, exchange, request_run};
 
 /// The interpreter's program.

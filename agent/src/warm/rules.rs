@@ -5,8 +5,8 @@ use std::ffi::OsString;
 
 use protocol::env::{EnvName, KUBEFLOW_TRAINER_SERVER_TOKEN, KUBEFLOW_TRAINER_SERVER_URL};
 
-use crate::run::environment::Environment;
-use crate::run::script::place_of_python;
+use crate::process::environment::Environment;
+use crate::process::script::place_of_python;
 
 /// Variables that the agent itself changes before a run. Python's libraries and gRPC read the variables of proxies at
 /// each connection. Transformers reads the other variables when its Trainer begins.

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt;
 
-use agent::run::arguments::expanded;
-use agent::run::child::RunTemplate;
+use agent::process::arguments::expanded;
+use agent::process::child::RunTemplate;
 use proptest::prelude::{prop_assert_eq, proptest};
 
 use crate::support::{Agent, supervised};

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use agent::config::{Config, Invocation, Supervision, parse};
-use agent::run::environment::{Environment, child_environment, parse_config};
+use agent::process::environment::{Environment, child_environment, parse_config};
 
 fn environment(pairs: &[(&str, &str)]) -> Environment {
     pairs.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()

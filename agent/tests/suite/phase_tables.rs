@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use agent::run::environment::EnvChanges;
-use agent::run::event::{Action, Event, Now, Refusal, Reply};
+use agent::process::environment::EnvChanges;
+use agent::refusal::Refusal;
+use agent::run::event::{Action, Event, Now, Reply};
 use agent::run::phase::{Assignment, Kill, Phase};
 use agent::run::step::{State, Step, step};
 use protocol::agent::{ExitOutcome, RunState};

@@ -13,7 +13,7 @@ use protocol::agent::PYTHONS;
 use rustix::fs::{Access, access};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::run::script::place_of_python;
+use crate::process::script::place_of_python;
 
 /// The hidden flag. The agent's process id, `--` and the command follow.
 pub const FLAG: &str = "--exec-shim";

@@ -15,16 +15,16 @@ use super::body::{self, AgentBody, OutputForm};
 use crate::activity::OpenRequest;
 use crate::code::{CodeError, Held};
 use crate::follow::Follower;
-use crate::run::environment::ConfigError;
-use crate::run::event::Refusal;
+use crate::process::environment::ConfigError;
+use crate::refusal::Refusal;
 use crate::token::Denied;
 
 /// What a handler returns.
-pub(super) type Result = std::result::Result<Response<AgentBody>, Failure>;
+pub(crate) type Result = std::result::Result<Response<AgentBody>, Failure>;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     #[error("unknown route {0}")]
     UnknownRoute(String),
     #[error("Transfer-Encoding is not supported: send the body with Content-Length")]
@@ -97,7 +97,7 @@ impl Failure {
     }
 
     /// The problem+json response.
-    pub(super) fn to_response(&self) -> Response<AgentBody> {
+    pub(crate) fn to_response(&self) -> Response<AgentBody> {
         let (status, code) = self.kind();
         let problem = Problem { status: status.as_u16(), code, detail: self.to_string() };
         let mut response = full(status, PROBLEM_JSON, json(&problem));
@@ -113,28 +113,28 @@ impl Failure {
 }
 
 /// `OK`, the answer of the first prototype's agent.
-pub(super) fn ok() -> Response<AgentBody> {
+pub(crate) fn ok() -> Response<AgentBody> {
     text(StatusCode::OK, "OK")
 }
 
 /// A short text.
-pub(super) fn text(status: StatusCode, text: &'static str) -> Response<AgentBody> {
+pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<AgentBody> {
     full(status, "text/plain; charset=utf-8", text.into())
 }
 
 /// A message as JSON.
-pub(super) fn message(message: &impl Serialize) -> Response<AgentBody> {
+pub(crate) fn message(message: &impl Serialize) -> Response<AgentBody> {
     full(StatusCode::OK, "application/json", json(message))
 }
 
 /// Code, sent piece by piece. The body keeps `open` until it ends.
-pub(super) fn code(held: Held, open: OpenRequest) -> Response<AgentBody> {
+pub(crate) fn code(held: Held, open: OpenRequest) -> Response<AgentBody> {
     of_type("application/octet-stream", body::held(held, open))
 }
 
 /// Output, sent as it arrives. `dropped` is the number of missing bytes between the requested offset and the first
 /// delivered byte. The body keeps `open` until it ends.
-pub(super) fn logs(follower: Follower, form: OutputForm, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
+pub(crate) fn logs(follower: Follower, form: OutputForm, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
     let offset = follower.offset();
     let media_type = match form {
         OutputForm::Plain => "application/octet-stream",

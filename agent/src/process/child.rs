@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 
 use super::arguments::expanded;
 use super::environment::{EnvChanges, Environment, append_to_python_path, child_environment};
-use crate::shim;
+use crate::process::shim;
 
 /// What all runs of an agent have in common.
 #[derive(Debug, Clone)]

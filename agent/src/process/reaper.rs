@@ -16,7 +16,7 @@ use rustix::process::{
 };
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::proc;
+use crate::process::proc;
 
 /// Reports and reaps children that have ended.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use super::answer::Failure;
 
 /// How long a whole body, or the next piece of a stream of blobs, may take to arrive.
-pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
+pub(crate) const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// Reads the whole body. Fails if the body has more than `limit` bytes.
-pub(super) async fn read_body(body: Incoming, limit: usize) -> Result<Bytes, Failure> {
+pub(crate) async fn read_body(body: Incoming, limit: usize) -> Result<Bytes, Failure> {
     let too_large = || Failure::TooLarge { limit };
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());

@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::HEAD_BYTES;
-use super::answer::{self, Failure};
-use super::incoming::{BODY_TIME, read_body};
-use crate::posts::body::progress_after;
+use super::body::progress_after;
+use crate::server::HEAD_BYTES;
+use crate::server::answer::{self, Failure};
+use crate::server::incoming::{BODY_TIME, read_body};
 use crate::token::{Denied, TokenHash};
 
 /// The path to post to.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::param::page_size;
 use rustix::process::Pid;
 
-use crate::run::clock;
+use crate::process::clock::clock;
 
 /// The unit of times in `/proc`, on all machines that Muster supports (`USER_HZ`).
 const TICK_MILLIS: u64 = 10;

@@ -30,7 +30,7 @@ const READER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The form in which output is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OutputForm {
+pub(crate) enum OutputForm {
     /// The bytes alone.
     Plain,
     /// The bytes with their ages, see [`protocol::aged_output`].
@@ -38,11 +38,11 @@ pub(super) enum OutputForm {
 }
 
 /// The body of an answer: whole, or piece by piece.
-pub(super) type AgentBody = Either<Full<Bytes>, Pieces>;
+pub(crate) type AgentBody = Either<Full<Bytes>, Pieces>;
 
 /// A log or code, piece by piece. The body ends when the sender is dropped.
 #[derive(Debug)]
-pub(super) struct Pieces(mpsc::Receiver<Frame<Bytes>>);
+pub(crate) struct Pieces(mpsc::Receiver<Frame<Bytes>>);
 
 impl Body for Pieces {
     type Data = Bytes;
@@ -57,7 +57,7 @@ impl Body for Pieces {
 }
 
 /// The pieces that `follower` reads.
-pub(super) fn following(follower: Follower, form: OutputForm, open: OpenRequest) -> AgentBody {
+pub(crate) fn following(follower: Follower, form: OutputForm, open: OpenRequest) -> AgentBody {
     // One piece waits in the channel while another is sent. Further pieces wait in the log.
     let (sender, pieces) = mpsc::channel(1);
     tokio::spawn(deliver(follower, form, sender, open));
@@ -66,7 +66,7 @@ pub(super) fn following(follower: Follower, form: OutputForm, open: OpenRequest)
 
 /// The code that the agent has. If a file cannot be read, the body ends early, and its reader finds that blobs are
 /// missing.
-pub(super) fn held(held: Held, open: OpenRequest) -> AgentBody {
+pub(crate) fn held(held: Held, open: OpenRequest) -> AgentBody {
     let (sender, pieces) = mpsc::channel(1);
     let mut to = PieceWriter { sender, runtime: Handle::current(), buffer: Vec::with_capacity(PIECE_BYTES) };
     spawn_blocking(move || {
