@@ -19,7 +19,6 @@ use tracing::{info, warn};
 
 use super::{CodeError, CodeStore, UnpackError};
 use crate::error_chain::error_chain;
-use crate::store::{CodeCopies, StoreError};
 
 /// Minimum time between two requests for a copy that does not exist. Many agents may wait for the same code.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -29,12 +28,16 @@ pub(super) type Misses = Mutex<BTreeMap<CodeId, Instant>>;
 
 impl CodeStore {
     /// Restores this code from its copy, unless the store has the code. Returns whether the store has the code now.
-    /// Without `copies`, always returns false.
+    /// `copy` reads the copy, and is `None` without copies. Then this always returns false.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if the copy cannot be read. Then the code may still exist.
-    pub async fn restore(self: &Arc<Self>, id: CodeId, copies: Option<&dyn CodeCopies>) -> Result<bool, StoreError> {
-        let Some(copies) = copies else { return Ok(false) };
+    /// The error of `copy`. Then the code may still exist.
+    pub async fn restore<E>(
+        self: &Arc<Self>,
+        id: CodeId,
+        copy: Option<impl Future<Output = Result<Option<Vec<u8>>, E>>>,
+    ) -> Result<bool, E> {
+        let Some(copy) = copy else { return Ok(false) };
         let mut misses = self.misses.lock().await;
         if self.has(id).await {
             return Ok(true);
@@ -43,7 +46,7 @@ impl CodeStore {
         if misses.contains_key(&id) {
             return Ok(false);
         }
-        let is_restored = match copies.read(id).await? {
+        let is_restored = match copy.await? {
             Some(content) => self.unpacked(id, content).await,
             None => false,
         };

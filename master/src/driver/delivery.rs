@@ -228,7 +228,10 @@ impl Delivery {
     /// the code now.
     async fn is_found(&self) -> Result<bool, DeliveryError> {
         let Context { code, store, .. } = self.common.context.as_ref();
-        let is_restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;
+        let is_restored = code
+            .restore(self.id, store.code_copies().map(|copies| copies.read(self.id)))
+            .await
+            .map_err(DeliveryError::Copy)?;
         Ok(is_restored || self.read_back.fill(code).await)
     }
 }

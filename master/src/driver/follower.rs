@@ -29,9 +29,10 @@ use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use super::timeline::TimelineOfJob;
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
+use crate::host::clock::wall_clock;
 use crate::logs::ReplicaLog;
 use crate::logs::series::SeriesOfJob;
-use crate::store::{JobStore, wall_clock};
+use crate::store::JobStore;
 
 /// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);

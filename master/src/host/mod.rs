@@ -1,5 +1,6 @@
 //! The master's own process and machine: its folder and files, its signals, and its limit of open files.
 
+pub mod clock;
 pub mod descriptors;
 pub(crate) mod files;
 pub(crate) mod signals;

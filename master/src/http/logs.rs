@@ -21,9 +21,9 @@ use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadQuery, Down, Octets};
 use super::request::{Asked, Found};
+use crate::host::clock::wall_clock;
 use crate::logs::{Reading, ReplicaLog, Wanted, added_after, lines, reader};
 use crate::registry::JobHandle;
-use crate::store::wall_clock;
 
 /// How far the clock of a user's machine may be ahead of the master's clock.
 const CLOCKS_DIFFER_MAX_MS: u64 = 60 * 60 * 1000;

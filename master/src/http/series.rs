@@ -13,8 +13,8 @@ use super::history::in_history;
 use super::openapi::{BadQuery, NoSuchJob};
 use super::request::{Asked, Found};
 use crate::error_chain::error_chain;
+use crate::host::clock::wall_clock;
 use crate::logs::newest;
-use crate::store::wall_clock;
 
 /// The part of the series to send.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -16,8 +16,8 @@ use super::error::ApiError;
 use super::jobs::accepted;
 use super::openapi::{BadBody, Down, NoSuchJob};
 use super::request::{Found, parsed_body};
+use crate::host::clock::wall_clock;
 use crate::registry::Applied;
-use crate::store::wall_clock;
 
 /// Submits a TFJob as a job. A TFJob that is submitted again can suspend or resume its job
 /// and, with `enableDynamicWorker`, change the number of workers. A job that has ended does not change.

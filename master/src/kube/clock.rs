@@ -7,7 +7,7 @@ use k8s_openapi::jiff::fmt::rfc2822;
 use protocol::ids::UnixMillis;
 use tracing::warn;
 
-use crate::store::wall_clock;
+use crate::host::clock::wall_clock;
 
 /// Smaller differences between the clocks are not logged, because the delay of the answer may cause such differences.
 const NOTEWORTHY_MILLIS: u64 = 5_000;

@@ -47,7 +47,7 @@ impl Jobs {
             required => return required,
         }
         let copies = self.context.store.code_copies();
-        match self.code().restore(id, copies).await.map_err(of_store)? {
+        match self.code().restore(id, copies.map(|copies| copies.read(id))).await.map_err(of_store)? {
             true => self.require_on_disk(id, spec).await,
             false => Err(JobsError::Code(CodeError::Missing(id))),
         }

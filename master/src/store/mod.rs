@@ -118,12 +118,6 @@ fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> StoreEr
     StoreError::Unavailable(Box::new(error))
 }
 
-/// The time by this machine's clock.
-pub fn wall_clock() -> UnixMillis {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
-}
-
 /// The command with which a user removes an unreadable record.
 fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
@@ -183,7 +177,7 @@ pub trait JobStore: Send + Sync {
     /// The time by the clock that all masters of this store share, accurate to about a second. Deadlines and times to
     /// live use this clock, so they stay the same after a takeover by a master on another machine.
     fn now(&self) -> UnixMillis {
-        wall_clock()
+        crate::host::clock::wall_clock()
     }
 
     /// The copies of code beside the records. `None` if the records are on the master's disk, beside the code itself.

@@ -23,11 +23,11 @@ use tracing::{info, warn};
 
 use self::programs::ProgramSource;
 use crate::error_chain::error_chain;
+use crate::host::clock::wall_clock;
 use crate::kube::api::call;
 use crate::kube::changes::changes_of;
 use crate::kube::{ApiFailure, Cluster};
 use crate::registry::{JobHandle, Jobs, JobsError};
-use crate::store::wall_clock;
 
 /// Interval between two regular sweeps, which delete the jobs of deleted TFJobs. Before each regular sweep, the master
 /// checks whether the cluster's definition of TFJobs is still Muster's.

@@ -4,9 +4,10 @@
 use master::agents::token::AgentKey;
 use master::backend::PodBackend;
 use master::backend::process::{Host, Orphans, ProcessBackend};
+use master::host::clock::wall_clock;
 use master::host::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
-use master::store::{JobRecord, JobStore, StoreError, wall_clock};
+use master::store::{JobRecord, JobStore, StoreError};
 use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
 use protocol::failure::{
     CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX,

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use job::policy::Policy;
 use master::driver::initial_view;
+use master::host::clock::wall_clock;
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, Halted, JobRecord, wall_clock};
+use master::store::{Ended, Halted, JobRecord};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use protocol::agent::{ExitOutcome, ExitReport};

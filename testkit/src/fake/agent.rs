@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock, MutexGuard};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use master::host::clock::wall_clock;
 use master::mutex::Mutex;
-use master::store::wall_clock;
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, MESSAGES, RunState, RunStatus};
 use protocol::batching::Notice;
 use protocol::code::{CodeId, Manifest, Sha256};

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::{Copied, Followed, Pod, persistent};
 use crate::agents::client::{AgentAnswer, AgentError, LogPiece};
 use crate::error_chain::error_chain;
-use crate::store::wall_clock;
+use crate::host::clock::wall_clock;
 
 /// The time at which bytes with this age were printed.
 fn printed_at(now: UnixMillis, age: Duration) -> UnixMillis {

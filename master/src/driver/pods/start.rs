@@ -25,7 +25,8 @@ use crate::driver::reports::{Report, Subject};
 use crate::driver::retry::patience;
 use crate::driver::tasks::{self, Fanout, Meeting, Seat};
 use crate::error_chain::error_chain;
-use crate::store::{JobRecord, wall_clock};
+use crate::host::clock::wall_clock;
+use crate::store::JobRecord;
 
 impl Pods {
     /// Sends every member of this start its environment. Returns the batch of each member that has one.

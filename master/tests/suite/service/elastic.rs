@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use master::host::clock::wall_clock;
 use master::registry::JobHandle;
-use master::store::{JobStore, wall_clock};
+use master::store::JobStore;
 use protocol::agent::ExitOutcome;
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use master::code::UNUSED_TIME;
-use master::store::{Ended, JobRecord, JobStore, Suspension, wall_clock};
+use master::host::clock::wall_clock;
+use master::store::{Ended, JobRecord, JobStore, Suspension};
 use protocol::ids::UnixMillis;
 use protocol::origin::Origin;
 use protocol::view::{JobResult, JobState, JobTimes};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, poll};
+use master::host::clock::wall_clock;
 use master::logs::{Archive, JobLogs, Reading, ReplicaLog, Wanted, added_after};
-use master::store::wall_clock;
 use protocol::agent::{ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;

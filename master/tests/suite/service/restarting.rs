@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use job::policy::RELEASE_TIMEOUT;
+use master::host::clock::wall_clock;
 use master::logs::JobLogs;
 use master::registry::JobHandle;
-use master::store::wall_clock;
 use protocol::agent::{ExitOutcome, RunStatus};
 use protocol::ids::{Generation, JobName};
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy};

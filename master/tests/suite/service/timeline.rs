@@ -1,7 +1,7 @@
 //! Tests that the timeline of a job tells the same as its view: the same causes, the same times, the same failures.
 
+use master::host::clock::wall_clock;
 use master::registry::JobHandle;
-use master::store::wall_clock;
 use protocol::agent::ExitOutcome;
 use protocol::ids::UnixMillis;
 use protocol::progress::Progress;
