@@ -16,12 +16,11 @@ mod values;
 mod verbs;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use self::batching::BatchingArgs;
-pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Installation, Service, TfJobs, UninstallArgs};
+pub(crate) use self::cluster::{DoctorArgs, InstallArgs, UninstallArgs};
 pub(crate) use self::code::{CodeArgs, SyntaxArgs};
 pub(crate) use self::dry_run::{Checker, DryRunArgs};
 pub(crate) use self::job::{EnvArg, JobFlags};
@@ -35,7 +34,9 @@ pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, JobArgs, ListArgs, LogsArgs, NameArg, NamesArg, PushArgs, RerunArgs, ScaleArgs, TopArgs,
     UiArgs, WaitArgs, web_address,
 };
+use crate::address::connection::ConnectionArgs;
 use crate::ending::error::Error;
+use crate::output::Format;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,21 +79,6 @@ pub(crate) struct Cli {
     pub(crate) verb: Option<Verb>,
 }
 
-/// How to reach the master. All commands take these flags.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct ConnectionArgs {
-    /// Address of the master, http://HOST:PORT or https://HOST:PORT. kube:[CONTEXT/]NAMESPACE reaches the master in
-    /// that namespace through the Kubernetes API, with the kubeconfig. `kube` uses the namespace of the current
-    /// context. `local` starts a master for the new job only, and the replicas run as processes on this machine. In
-    /// commands on existing jobs, `local` means the one local master that runs at present [default: $MUSTER_MASTER,
-    /// else local]
-    #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
-    pub(crate) master: Option<String>,
-    /// File with the master's token [default: the token in $MUSTER_TOKEN]
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Master")]
-    pub(crate) token_file: Option<PathBuf>,
-}
-
 /// A submit: the job, and what the client does for it.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SUBMITTING)]
@@ -125,15 +111,6 @@ pub(crate) struct FormatArgs {
     /// Output format: text, or json for programs
     #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
     pub(crate) output: Format,
-}
-
-/// An output format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
 }
 
 /// The verbs.

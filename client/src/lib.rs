@@ -12,6 +12,7 @@ mod follow;
 mod image;
 mod interrupt;
 mod master;
+mod masters;
 mod output;
 mod programs;
 mod request;
@@ -23,6 +24,9 @@ use std::process::ExitCode;
 use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::output::{Data, Notes};
+
+/// The modules whose requests `--verbose` prints, and the names of their servers.
+const TRACED: &[(&str, &str)] = &[(master::client::LOG_TARGET, "master"), (image::LOG_TARGET, "docker")];
 
 /// Prints the error that ended a command, and its hint.
 fn report(error: &Error, notes: &Notes) {
@@ -64,7 +68,7 @@ fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
     };
     output::command_line::remember(&cli.connection);
     if cli.verbose {
-        output::trace_requests(notes);
+        output::trace_requests(notes, TRACED);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(Error::no_runtime)?;

@@ -4,4 +4,4 @@
 pub mod similar;
 pub mod template;
 pub mod tfjob;
-mod timestamp;
+pub mod timestamp;

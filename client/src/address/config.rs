@@ -10,9 +10,9 @@ use std::str::FromStr;
 use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
 
+use crate::address::connection::ConnectionArgs;
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
-use crate::args::ConnectionArgs;
 use crate::ending::error::Error;
 
 /// The variable with the master's address. `--master` takes precedence.

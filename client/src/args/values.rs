@@ -13,7 +13,7 @@ use protocol::metric::{BadPattern, Pattern};
 use protocol::tf_config::MEMBERS_MAX;
 use protocol::view::JobState;
 
-use crate::cluster::rfc3339;
+use launchers::timestamp;
 
 /// A number of replicas of one role. `protocol` checks whether the numbers of all roles fit together.
 pub(super) fn count(text: &str) -> Result<u32, String> {
@@ -110,7 +110,7 @@ pub(super) fn seconds(text: &str) -> Result<u32, String> {
 /// A time in RFC 3339.
 pub(super) fn moment(text: &str) -> Result<UnixMillis, String> {
     let wrong = || format!("invalid time \"{}\": use RFC 3339, such as 2026-11-24T00:00:00Z", shown(text));
-    rfc3339::parsed(text).ok_or_else(wrong)
+    timestamp::time_of(text).ok_or_else(wrong)
 }
 
 fn invalid_duration(text: &str, error: BadDuration) -> String {

@@ -5,41 +5,15 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::ResourceExt;
 use protocol::pod::thousandths;
-use serde::Serialize;
 
 use super::pods::Trouble;
 use super::rights::{self, Right};
 use crate::ending::error::Error;
 use crate::output::command_line::command;
+use crate::output::{Check, Verdict};
 
 /// The minor version of the oldest Kubernetes with which Muster is tested: 1.20.
 const OLDEST_MINOR: u32 = 20;
-
-/// The outcome of one check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Check {
-    /// What was checked.
-    pub(crate) name: String,
-    /// The verdict.
-    pub(crate) verdict: Verdict,
-    /// What was found.
-    pub(crate) detail: String,
-    /// The next step for the user.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) hint: Option<String>,
-}
-
-/// The verdict of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
-    /// The check passed.
-    Ok,
-    /// Something is not protected, not known or not available at present. Jobs may still run.
-    Warn,
-    /// Jobs cannot run.
-    Fail,
-}
 
 /// What was observed in a cluster whose API answers.
 #[derive(Debug)]
@@ -87,26 +61,6 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
         known("network policies", daemon_sets, |names| network(names, nodes.as_deref().unwrap_or_default())),
         known("TFJobs", left_alone, tfjobs),
     ]
-}
-
-impl Check {
-    /// A check with this verdict, without a hint.
-    pub(crate) fn new(name: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), verdict, detail: detail.into(), hint: None }
-    }
-
-    pub(crate) fn passed(name: &str, detail: impl Into<String>) -> Self {
-        Self::new(name, Verdict::Ok, detail)
-    }
-
-    pub(crate) fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..Self::new(name, Verdict::Warn, detail) }
-    }
-
-    /// A check that fails because of this error.
-    pub(crate) fn failed(name: &str, error: &Error) -> Self {
-        Self { hint: error.hint.clone(), ..Self::new(name, Verdict::Fail, error.to_string()) }
-    }
 }
 
 /// A check that needs a right which users of jobs need not have. If the observation failed, the verdict is a warning.

@@ -6,11 +6,12 @@ use kube::api::{Api, ListParams};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::checks::{self, Check, Master, Observed};
+use super::checks::{self, Master, Observed};
 use super::rights::Right;
 use super::{Cluster, access, rights, rollout, tfjobs};
 use crate::address::kube_place::KubePlace;
 use crate::ending::error::Error;
+use crate::output::Check;
 
 /// The label of a namespace whose value is the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
 use crate::address::config::Token;
-use crate::args::{Installation, Service, TfJobs};
+use crate::cluster::installation::{Installation, Service, TfJobs};
 use crate::ending::error::{Cause, Error};
 use crate::output::Notes;
 use crate::output::command_line::command;

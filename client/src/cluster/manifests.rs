@@ -6,7 +6,7 @@ use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use protocol::image::ImageRef;
 use serde_json::{Value, json};
 
-use crate::args::TfJobs;
+use crate::cluster::installation::TfJobs;
 
 const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
 const MASTER: &str = include_str!("../../../manifests/base/master.yaml");

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use super::syntax;
 use crate::args::SyntaxArgs;
 use crate::code::pack::Packed;
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::master::patience::persist;
 use crate::output::{Notes, size, spelled};
@@ -117,10 +117,4 @@ pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String,
     let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
     let counted = |count: usize| format!("{count} {}", if count == 1 { "file" } else { "files" });
     Ok(format!("code of {}: sent {}, {}, in {took}", counted(files), counted(sent), size(bytes)))
-}
-
-/// Adds the next step for a job whose code the master no longer has.
-pub(crate) fn about_code(error: Error) -> Error {
-    let Cause::Master(cause) = &error.cause else { return error };
-    if cause.lacks_code() { error.hint("submit the script from its folder again") } else { error }
 }

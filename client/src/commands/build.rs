@@ -1,12 +1,12 @@
 //! `build`: makes the image that pods run, as a submit does, and prints its name.
 
 use super::current_folder;
-use super::which_master::running_master;
 use crate::address::config::Config;
 use crate::args::BuildArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::image::{self, ImageOrder, Reach};
+use crate::masters::which_master::running_master;
 use crate::output::{Data, Notes};
 
 pub(super) async fn run(args: BuildArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {

@@ -3,11 +3,11 @@
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobView};
 
-use super::finder::{Finder, Place};
 use super::several;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
+use crate::masters::finder::{Finder, Place};
 use crate::output::Notes;
 use crate::output::command_line::command;
 

@@ -5,16 +5,17 @@
 use protocol::master::{BackendKind, MasterView};
 use serde_json::json;
 
-use super::which_master::{Masters, through_cluster};
 use crate::address::config::{Config, MasterChoice};
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
 use crate::args::DoctorArgs;
-use crate::cluster::{self, Check, Verdict};
+use crate::cluster;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::image;
 use crate::master::local_checks;
+use crate::masters::which_master::{Masters, through_cluster};
+use crate::output::{Check, Verdict};
 use crate::output::{Data, Notes, checks_text};
 
 pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {

@@ -10,10 +10,11 @@ use protocol::tfjob::TfJobRequest;
 use serde_json::Value;
 
 use super::order::Order;
-use crate::args::{Checker, Format};
+use crate::args::Checker;
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::master::client::{MasterClient, OldJob};
+use crate::output::Format;
 use crate::output::narrate;
 use crate::output::{Output, yaml};
 

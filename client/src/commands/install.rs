@@ -1,7 +1,6 @@
 //! `install`: installs or upgrades the master of a namespace, and prints the variable by which the client finds
 //! the master.
 
-use super::which_master::through_cluster;
 use crate::address::config::Config;
 use crate::args::InstallArgs;
 use crate::cluster::{self, Cluster};
@@ -9,6 +8,7 @@ use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
 use crate::master::patience::Patience;
+use crate::masters::which_master::through_cluster;
 use crate::output::{Data, Notes};
 
 pub(super) async fn run(args: InstallArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {

@@ -6,16 +6,18 @@ use protocol::history::PastJobs;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobList, JobSummary};
 
-use super::{now, past};
+use super::now;
 use crate::address::config::Config;
-use crate::args::{Format, ListArgs};
+use crate::args::ListArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::LONG_POLL;
 use crate::master::patience::observe;
+use crate::masters::past;
+use crate::masters::upstream::Upstream;
+use crate::output::Format;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, jobs_table};
-use crate::ui::upstream::Upstream;
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
 pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {

@@ -11,15 +11,16 @@ use protocol::output::{LogLine, is_of_earlier_master};
 use protocol::view::{JobResult, JobView};
 use tokio::sync::watch;
 
-use super::finder::{Finder, Place};
 use super::leaving::{Stage, unless_interrupted};
-use crate::args::{Format, LogsArgs};
+use crate::args::LogsArgs;
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, follow, tell_end};
 use crate::master::client::MasterClient;
+use crate::masters::finder::{Finder, Place};
+use crate::output::Format;
 use crate::output::narrate;
 use crate::output::{Data, LogLines, Notes};
 

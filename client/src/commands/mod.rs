@@ -10,7 +10,6 @@ mod delete;
 mod doctor;
 mod dry_run;
 mod env;
-mod finder;
 mod in_place;
 mod install;
 mod leaving;
@@ -20,7 +19,6 @@ mod machines;
 mod notify;
 mod order;
 mod own_master;
-pub(crate) mod past;
 mod push;
 mod pushing;
 pub(crate) mod rerun;
@@ -36,20 +34,20 @@ mod ui;
 mod uninstall;
 mod wait;
 mod watch;
-pub(crate) mod which_master;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::ids::{JobName, UnixMillis};
 
-use self::finder::Finder;
-use self::which_master::Masters;
 use crate::address::config::Config;
-use crate::args::{ConnectionArgs, NameArg, SubmitArgs, Verb};
+use crate::address::connection::ConnectionArgs;
+use crate::args::{NameArg, SubmitArgs, Verb};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
+use crate::masters::finder::Finder;
+use crate::masters::which_master::Masters;
 use crate::output::{Data, Notes};
 
 /// Runs the command.

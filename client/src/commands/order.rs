@@ -11,7 +11,7 @@ use protocol::tfjob::TfJobRequest;
 use protocol::view::JobState;
 use serde_json::Value;
 
-use super::bring::{about_code, with_code};
+use super::bring::with_code;
 use super::leaving::in_doubt;
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
@@ -19,6 +19,7 @@ use crate::master::client::{MasterClient, OldJob, Submitted};
 use crate::master::patience::persist;
 use crate::output::Notes;
 use crate::output::command_line::command;
+use crate::request::again::about_code;
 
 /// What is submitted.
 pub(super) struct Order {

@@ -8,7 +8,6 @@ use tokio::task::JoinHandle;
 
 use super::leaving::{Stage, left_by_its_reader};
 use super::order::{Content, Order};
-use super::past;
 use super::submission::{Submission, submit_and_follow};
 use crate::address::config::Config;
 use crate::ending::error::Error;
@@ -18,6 +17,7 @@ use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement};
 use crate::master::client::MasterClient;
 use crate::master::local::LocalMaster;
+use crate::masters::past;
 use crate::output::{Notes, Output};
 
 /// Maximum time for a cancelled job to end, besides its `--termination-grace`. After this time, its local master is

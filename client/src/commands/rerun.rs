@@ -2,21 +2,20 @@
 
 use protocol::job::JobSpec;
 
-use super::bring::about_code;
-use super::finder::{Finder, Seen};
 use super::machines::how_to_join;
 use super::order::Order;
 use super::own_master::at_own_master;
 use super::submit::{check_for_processes, no_detach, send};
-use super::which_master::running_master;
 use crate::address::config::{Config, variable_to_pass_on};
 use crate::args::{ImageArgs, NameArg, RerunArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
+use crate::masters::finder::{Finder, Seen};
+use crate::masters::which_master::running_master;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
 use crate::request::about;
-use crate::request::again::again;
+use crate::request::again::{about_code, again};
 
 /// Submits the job again, under a new name unless the new job replaces the earlier one.
 pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {

@@ -3,13 +3,14 @@
 
 use serde_json::json;
 
-use super::finder::Seen;
 use super::now;
-use super::which_master::Masters;
-use crate::args::{Format, FormatArgs, GetArgs, JobArgs, ObjectFormat};
+use crate::args::{FormatArgs, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
+use crate::masters::finder::Seen;
+use crate::masters::which_master::Masters;
+use crate::output::Format;
 use crate::output::{Data, stacks_text, status_text, tfjobs_table, timeline_text, why_text, yaml};
 
 /// Approximate number of reports that `status` reads, of all scripts together.

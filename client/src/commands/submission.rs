@@ -10,13 +10,13 @@ use super::bring;
 use super::delete::delete_if_there;
 use super::leaving::{Stage, farewell, left_by_its_reader, to_follow, unless_interrupted};
 use super::order::Order;
-use crate::args::Format;
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::Wanted;
 use crate::follow::{Following, follow, or_deleted};
 use crate::master::client::{MasterClient, Submitted};
+use crate::output::Format;
 use crate::output::{LogLines, Notes, Output, narrate};
 
 /// A job to submit to a master that already runs.

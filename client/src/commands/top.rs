@@ -8,13 +8,13 @@ use protocol::progress::JobSeries;
 use protocol::view::JobSummary;
 use tokio::time::sleep;
 
-use super::finder::{Finder, Place};
 use super::now;
 use crate::args::TopArgs;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
+use crate::masters::finder::{Finder, Place};
 use crate::output::{Data, Notes, spelled, top_of_jobs, top_of_replicas};
 
 /// The time between two tables on a terminal.

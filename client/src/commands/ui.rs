@@ -11,13 +11,13 @@ use crate::args::UiArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
+use crate::masters::upstream::Upstream;
 use crate::output::{Data, Notes};
 use crate::ui::browser;
 use crate::ui::connections;
 use crate::ui::feed::Hub;
 use crate::ui::guard::Guard;
 use crate::ui::server;
-use crate::ui::upstream::Upstream;
 
 pub(super) async fn run(args: UiArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let UiArgs { no_open, port } = args;

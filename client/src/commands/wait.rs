@@ -6,16 +6,17 @@ use protocol::ids::JobName;
 use protocol::view::JobView;
 use serde_json::json;
 
-use super::finder::{Finder, Place};
 use super::leaving::{Stage, unless_interrupted};
 use super::notify::{self, Notifier};
 use super::several::{Outcomes, distinct, each};
 use crate::address::config::Config;
-use crate::args::{Format, WaitArgs};
+use crate::args::WaitArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::follow::{tell_cause, until};
 use crate::master::client::MasterClient;
+use crate::masters::finder::{Finder, Place};
+use crate::output::Format;
 use crate::output::narrate;
 use crate::output::{Data, Notes, spelled};
 

@@ -9,11 +9,11 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::address::config::own_path;
-use crate::cluster::{Check, Verdict};
 use crate::ending::error::Error;
 use crate::master::announcement;
 use crate::master::local::SET_TMPDIR;
 use crate::output::size;
+use crate::output::{Check, Verdict};
 use crate::programs;
 
 /// Maximum time for Python to look for TensorFlow.

@@ -1,6 +1,54 @@
-//! The text of `doctor`: a line for each check, and its hint below the line.
+//! The checks of `doctor`, and their text: a line for each check, and its hint below the line.
 
-use crate::cluster::{Check, Verdict};
+use serde::Serialize;
+
+use crate::ending::error::Error;
+
+/// The outcome of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    /// What was checked.
+    pub(crate) name: String,
+    /// The verdict.
+    pub(crate) verdict: Verdict,
+    /// What was found.
+    pub(crate) detail: String,
+    /// The next step for the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
+}
+
+/// The verdict of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// The check passed.
+    Ok,
+    /// Something is not protected, not known or not available at present. Jobs may still run.
+    Warn,
+    /// Jobs cannot run.
+    Fail,
+}
+
+impl Check {
+    /// A check with this verdict, without a hint.
+    pub(crate) fn new(name: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), verdict, detail: detail.into(), hint: None }
+    }
+
+    pub(crate) fn passed(name: &str, detail: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Ok, detail)
+    }
+
+    pub(crate) fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..Self::new(name, Verdict::Warn, detail) }
+    }
+
+    /// A check that fails because of this error.
+    pub(crate) fn failed(name: &str, error: &Error) -> Self {
+        Self { hint: error.hint.clone(), ..Self::new(name, Verdict::Fail, error.to_string()) }
+    }
+}
 
 /// All checks, aligned.
 pub(crate) fn checks_text(checks: &[Check]) -> String {

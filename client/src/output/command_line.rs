@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::address::config::MasterChoice;
-use crate::args::ConnectionArgs;
+use crate::address::connection::ConnectionArgs;
 
 /// The flags that lead a later command to the same master. A global, because many pure functions make messages with
 /// commands, and none of them knows the command line.

@@ -5,6 +5,7 @@ mod checks;
 pub(crate) mod command_line;
 mod differences;
 mod duration;
+mod format;
 pub(crate) mod hints;
 mod last_lines;
 pub(crate) mod narrate;
@@ -26,15 +27,17 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
+use launchers::timestamp;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::JobSpec;
 use protocol::output::LogLine;
 use serde::Serialize;
 use serde_json::Value;
 
-pub(crate) use checks::checks_text;
+pub(crate) use checks::{Check, Verdict, checks_text};
 pub(crate) use differences::differences;
 pub(crate) use duration::spelled;
+pub(crate) use format::Format;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use pace::ratio;
@@ -51,8 +54,6 @@ pub(crate) use top::{top_of_jobs, top_of_replicas};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
-use crate::args::Format;
-use crate::cluster::rfc3339;
 use crate::ending::error::{Cause, Error};
 use stdout::{Loss, Stdout};
 use text::colours_of;
@@ -240,8 +241,8 @@ impl Data {
         if !self.shows_times {
             return text;
         }
-        let time = line.time.and_then(rfc3339::written).unwrap_or_else(|| "-".to_owned());
-        Cow::Owned(format!("{time:WIDTH$} {text}", WIDTH = rfc3339::WIDTH))
+        let time = line.time.and_then(timestamp::written).unwrap_or_else(|| "-".to_owned());
+        Cow::Owned(format!("{time:WIDTH$} {text}", WIDTH = timestamp::WIDTH))
     }
 
     /// The line, made safe if stdout is a terminal.

@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::batches;
 use super::pace::{Pace, paces, ratio, straggler};
 use super::reports::{Report, furthest, newest_reports, newest_values};
-use crate::cluster::rfc3339;
 use crate::output::command_line::command;
 use crate::output::narrate::{between, composition, counted_restarts, queued_behind, where_it_runs, workers_now};
 use crate::output::spelled;
+use launchers::timestamp;
 
 /// All jobs, one per line.
 pub(crate) fn jobs_table(jobs: &[JobSummary], now: UnixMillis) -> String {
@@ -46,7 +46,7 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let newest = object["status"]["conditions"].as_array().and_then(|conditions| conditions.last());
         let state = newest.and_then(|condition| condition["type"].as_str()).unwrap_or_default();
-        let created = rfc3339::parsed(text("/metadata/creationTimestamp"));
+        let created = timestamp::time_of(text("/metadata/creationTimestamp"));
         let age = created.map(|at| spelled(now.since(at))).unwrap_or_default();
         table.add_row([text("/metadata/name").to_owned(), state.to_owned(), age]);
     }

@@ -7,7 +7,7 @@ use protocol::view::JobView;
 
 use super::{Variable, job_request, name_after};
 use crate::args::JobFlags;
-use crate::ending::error::Error;
+use crate::ending::error::{Cause, Error};
 use crate::output::command_line::command;
 
 /// The job of the earlier run, with the changes of the command line. Without `replace`, it has a name of its own.
@@ -44,6 +44,12 @@ pub(crate) fn last_spec(view: &JobView) -> JobSpec {
         (spec.worker_min, spec.worker_num) = (Some(min), max);
     }
     spec
+}
+
+/// Adds the next step for a job whose code the master no longer has.
+pub(crate) fn about_code(error: Error) -> Error {
+    let Cause::Master(cause) = &error.cause else { return error };
+    if cause.lacks_code() { error.hint("submit the script from its folder again") } else { error }
 }
 
 #[cfg(test)]

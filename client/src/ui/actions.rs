@@ -6,10 +6,10 @@ use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 
-use super::upstream::Upstream;
-use crate::commands::bring::about_code;
 use crate::ending::error::Error;
 use crate::follow::replaced;
+use crate::masters::upstream::Upstream;
+use crate::request::again::about_code;
 use crate::request::again::repeated;
 
 /// An action.

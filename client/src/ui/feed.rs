@@ -18,10 +18,10 @@ use super::log_lines::Line;
 use super::output::{LINES_MAX, Reading};
 use super::parts::{Content, JobShown, Known, Part};
 use super::series::Series;
-use super::upstream::Upstream;
-use crate::commands::past;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::{LONG_POLL, MasterClient};
+use crate::masters::past;
+use crate::masters::upstream::Upstream;
 
 /// Pause after which the list of jobs is read again, so that the times on the page grow. A change is shown earlier,
 /// after at most `LIST_PAUSE`.

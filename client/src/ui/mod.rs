@@ -17,4 +17,3 @@ mod series;
 pub(crate) mod server;
 mod tab;
 mod tf_config;
-pub(crate) mod upstream;

@@ -10,7 +10,7 @@ use protocol::view::{JobState, JobSummary, JobView};
 use super::actions::Action;
 use super::charts::{Chart, charts};
 use super::series::Series;
-use super::upstream::{Before, path};
+use crate::masters::upstream::{Before, path};
 use crate::output::command_line::command;
 use crate::output::{
     Colours, exit_or_reason, for_terminal, is_plain, narrate, result_or_queued, status_facts, time, time_per_step,

@@ -1,6 +1,7 @@
-//! Checks that no file of a crate imports itself through other files. A file imports the files that define the names in
-//! its paths. A module and the modules inside it belong together, so a path to a surrounding module is no import. Calls
-//! of methods are not seen.
+//! Checks that no file of a crate imports itself through other files, and no room through other rooms. A file imports
+//! the files that define the names in its paths. A room is a file or a folder, and all files of a folder belong to it. A
+//! module and the modules inside it belong together, so a path to a surrounding module is no import. Calls of methods
+//! are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,25 +128,60 @@ fn leaves<'c>(tree: &'c str, base: &str, found: &mut Vec<String>) -> &'c str {
     }
 }
 
-/// The files that are in circles or between two circles, with their imports. Leaves out imports of other files.
-fn circles(files: Vec<(String, String)>) -> Vec<String> {
-    let all = Crate::new(files);
-    let mut imports = all.imports();
+/// The nodes of a graph that are in circles or between two circles, with the nodes to which they lead.
+fn circles(mut graph: BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     loop {
-        let importers: BTreeSet<&str> = imports.keys().copied().collect();
-        imports.values_mut().for_each(|imported| imported.retain(|name| importers.contains(name)));
-        let imported: BTreeSet<&str> = imports.values().flatten().copied().collect();
-        imports.retain(|name, its| imported.contains(name) && !its.is_empty());
-        if imports.len() == importers.len() {
-            return imports.iter().map(|(name, imported)| format!("{name} imports {imported:?}")).collect();
+        let from: BTreeSet<&str> = graph.keys().copied().collect();
+        graph.values_mut().for_each(|to| to.retain(|name| from.contains(name)));
+        let to: BTreeSet<&str> = graph.values().flatten().copied().collect();
+        graph.retain(|name, its| to.contains(name) && !its.is_empty());
+        if graph.len() == from.len() {
+            return graph.iter().map(|(name, to)| format!("{name} imports {to:?}")).collect();
         }
     }
+}
+
+/// The rooms of a folder, with the rooms that they import. A room is a file or a folder, and `a.rs` belongs to `a/`.
+fn rooms<'c>(files: &BTreeMap<&'c str, BTreeSet<&'c str>>, folder: &str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
+    let room = |name: &'c str| {
+        let inside = name.strip_prefix(folder)?;
+        let end = inside.find(['/', '.']).unwrap_or(inside.len());
+        let is_own = matches!(&inside[..end], "mod" | "lib" | "main");
+        (!is_own).then(|| &name[..folder.len() + end])
+    };
+    let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (name, imported) in files {
+        let Some(from) = room(name) else { continue };
+        let to = imported.iter().filter_map(|name| room(name)).filter(|to| *to != from);
+        graph.entry(from).or_default().extend(to);
+    }
+    graph
+}
+
+/// The folders of these files, from `src` on. Each ends in a slash.
+fn folders<'c>(files: &BTreeMap<&'c str, BTreeSet<&'c str>>) -> BTreeSet<&'c str> {
+    let above = |name: &'c str| {
+        let src = name.find("/src/").map_or(0, |at| at + "/src".len());
+        name.match_indices('/').map(move |(at, _)| at).filter(move |at| *at >= src).map(move |at| &name[..=at])
+    };
+    files.keys().flat_map(|name| above(name)).collect()
 }
 
 #[test]
 fn no_file_imports_itself_through_other_files() {
     for dir in CRATES {
-        assert_eq!(circles(sources(dir)), Vec::<String>::new());
+        assert_eq!(circles(Crate::new(sources(dir)).imports()), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn no_room_imports_itself_through_other_rooms() {
+    for dir in CRATES {
+        let all = Crate::new(sources(dir));
+        let files = all.imports();
+        for folder in folders(&files) {
+            assert_eq!(circles(rooms(&files, folder)), Vec::<String>::new(), "{folder}");
+        }
     }
 }
 
@@ -161,9 +197,28 @@ fn a_circle_is_found_in_a_list_of_names_and_through_an_exported_name() {
         ];
         texts.map(|(name, text)| (format!("a/src/{name}.rs"), text.to_owned())).to_vec()
     };
-    let found = circles(files("use super::Kind;\npub struct Job(super::super::view::View);\n"));
+    let of_files = |files| circles(Crate::new(files).imports());
+    let found = of_files(files("use super::Kind;\npub struct Job(super::super::view::View);\n"));
     let expected =
         [r#"a/src/job/inside.rs imports {"a/src/view.rs"}"#, r#"a/src/view.rs imports {"a/src/job/inside.rs"}"#];
     assert_eq!(found, expected);
-    assert_eq!(circles(files("use super::Kind;\npub struct Job(Kind);\n")), Vec::<String>::new());
+    assert_eq!(of_files(files("use super::Kind;\npub struct Job(Kind);\n")), Vec::<String>::new());
+}
+
+#[test]
+fn a_circle_of_rooms_is_found_although_no_file_imports_itself() {
+    let text = |name: &str, text: &str| (format!("a/src/{name}.rs"), text.to_owned());
+    let all = Crate::new(vec![
+        text("lib", "mod job;\nmod view;\n"),
+        text("job/mod", "mod one;\nmod two;\n"),
+        text("job/one", "use crate::view::View;\n"),
+        text("job/two", "pub struct Two;\n"),
+        text("view", "use crate::job::two::Two;\npub struct View;\n"),
+    ]);
+    let files = all.imports();
+    assert_eq!(circles(files.clone()), Vec::<String>::new());
+    assert_eq!(folders(&files), BTreeSet::from(["a/src/", "a/src/job/"]));
+    let expected = [r#"a/src/job imports {"a/src/view"}"#, r#"a/src/view imports {"a/src/job"}"#];
+    assert_eq!(circles(rooms(&files, "a/src/")), expected);
+    assert_eq!(circles(rooms(&files, "a/src/job/")), Vec::<String>::new());
 }

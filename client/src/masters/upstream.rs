@@ -13,10 +13,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::address::config::{Config, MasterChoice};
-use crate::commands::past;
-use crate::commands::which_master::{Masters, running};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
+use crate::masters::past;
+use crate::masters::which_master::{Masters, running};
 use crate::output::{Notes, differences};
 use crate::request::again::last_spec;
 
@@ -175,7 +175,7 @@ pub(crate) struct Before {
 }
 
 /// The path of a job's page, relative to the list.
-pub(super) fn path(name: &JobName, uid: &str, is_past: bool) -> String {
+pub(crate) fn path(name: &JobName, uid: &str, is_past: bool) -> String {
     if is_past { format!("history/{uid}") } else { format!("jobs/{name}") }
 }
 

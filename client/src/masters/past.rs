@@ -60,7 +60,7 @@ pub(crate) fn gone<'a>(before: &'a [JobSummary], now: &[JobSummary]) -> Vec<&'a 
 
 /// Keeps the job of a local master in the history of this user. The master's own files are removed when the master
 /// ends.
-pub(super) async fn keep(client: &MasterClient, name: &JobName, config: &Config, notes: &Notes) {
+pub(crate) async fn keep(client: &MasterClient, name: &JobName, config: &Config, notes: &Notes) {
     let Some(history) = config.history.clone().map(History::at) else { return };
     let Ok(JobView { uid, result: Some(_), .. }) = client.view(name).await else { return };
     let kept = match timeout(KEEP_TIMEOUT, past_job(client, &uid)).await {

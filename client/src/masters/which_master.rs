@@ -16,7 +16,7 @@ use crate::output::Notes;
 use crate::output::command_line::command;
 
 /// The hint for a command that cannot use the local master of a job.
-pub(super) const START_A_MASTER: &str =
+pub(crate) const START_A_MASTER: &str =
     "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897";
 
 /// The masters that a verb asks.
@@ -118,7 +118,7 @@ fn listed(masters: &[Announced]) -> String {
 
 /// A client of the master that the user names, for a new job or an image. `None` if the master is local: a new job then
 /// gets its own local master. The local master of another command is not used, because it ends with its own job.
-pub(super) async fn running_master(config: &Config) -> Result<Option<MasterClient>, Error> {
+pub(crate) async fn running_master(config: &Config) -> Result<Option<MasterClient>, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(Some(MasterClient::new(url.clone(), config.token.as_ref())?)),
         MasterChoice::Kube(place) => through_cluster(place.clone(), config.token.clone()).await.map(Some),
@@ -127,7 +127,7 @@ pub(super) async fn running_master(config: &Config) -> Result<Option<MasterClien
 }
 
 /// A client of the master in this place. Without a token, reads the token in the Secret.
-pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> Result<MasterClient, Error> {
+pub(crate) async fn through_cluster(place: KubePlace, token: Option<Token>) -> Result<MasterClient, Error> {
     let cluster = Cluster::connect(&place).await?;
     let token = match token {
         Some(token) => token,
@@ -138,7 +138,7 @@ pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> R
 
 /// If a namespace is given, chooses the master in this namespace. If the user has named an address or `local`, keeps
 /// the user's choice.
-pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
+pub(crate) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
     let Some(namespace) = namespace else { return config.clone() };
     let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));
     let master = match &config.master {

@@ -9,19 +9,19 @@ use super::which_master::Masters;
 use crate::address::config::Config;
 use crate::ending::error::Error;
 use crate::master::client::MasterClient;
+use crate::masters::upstream::Upstream;
 use crate::output::Notes;
 use crate::output::command_line::command;
-use crate::ui::upstream::Upstream;
 
 /// Finds jobs for one verb: at the masters, or in the history of this user.
-pub(super) struct Finder {
+pub(crate) struct Finder {
     verb: &'static str,
     config: Config,
-    pub(super) upstream: Upstream,
+    pub(crate) upstream: Upstream,
 }
 
 /// Where a verb finds a job.
-pub(super) enum Place {
+pub(crate) enum Place {
     /// This master may have the job.
     Master(MasterClient),
     /// The job was at a local master and has ended.
@@ -29,7 +29,7 @@ pub(super) enum Place {
 }
 
 /// A job that a verb shows.
-pub(super) enum Seen {
+pub(crate) enum Seen {
     /// The job is on record.
     Present(MasterClient, Box<JobView>),
     /// The job has ended, and is in the history.
@@ -37,7 +37,7 @@ pub(super) enum Seen {
 }
 
 impl Seen {
-    pub(super) fn view(&self) -> &JobView {
+    pub(crate) fn view(&self) -> &JobView {
         match self {
             Self::Present(_, view) => view,
             Self::Past(past) => &past.view,
@@ -46,13 +46,13 @@ impl Seen {
 }
 
 impl Finder {
-    pub(super) async fn new(verb: &'static str, config: Config, notes: &Notes) -> Result<Self, Error> {
+    pub(crate) async fn new(verb: &'static str, config: Config, notes: &Notes) -> Result<Self, Error> {
         let upstream = Upstream::find(verb, &config, notes).await?;
         Ok(Self { verb, config, upstream })
     }
 
     /// The place of the job with this name.
-    pub(super) async fn locate(&self, name: &JobName, notes: &Notes) -> Result<Place, Error> {
+    pub(crate) async fn locate(&self, name: &JobName, notes: &Notes) -> Result<Place, Error> {
         if self.upstream.may_have(name) {
             return self.upstream.of(name).map(Place::Master);
         }
@@ -65,7 +65,7 @@ impl Finder {
 
     /// The job with this name, for a verb that shows it. If it is not on record, the newest job with this name in the
     /// history.
-    pub(super) async fn seen(&self, name: &JobName, notes: &Notes) -> Result<Seen, Error> {
+    pub(crate) async fn seen(&self, name: &JobName, notes: &Notes) -> Result<Seen, Error> {
         let past = match self.locate(name, notes).await? {
             Place::History(past) => past,
             Place::Master(client) => match client.view(name).await {
@@ -83,7 +83,7 @@ impl Finder {
     }
 
     /// The master of the job, for a verb without a meaning for a job that has ended.
-    pub(super) async fn on_record(&self, name: &JobName, notes: &Notes) -> Result<MasterClient, Error> {
+    pub(crate) async fn on_record(&self, name: &JobName, notes: &Notes) -> Result<MasterClient, Error> {
         match self.locate(name, notes).await? {
             Place::Master(client) => Ok(client),
             Place::History(past) => Err(has_ended(&past.view)),
@@ -92,7 +92,7 @@ impl Finder {
 }
 
 /// The error of a verb whose job has ended together with its local master.
-pub(super) fn has_ended(view: &JobView) -> Error {
+pub(crate) fn has_ended(view: &JobView) -> Error {
     let ended = format!("job {} has ended ({}), and its local master too", view.name, view.state);
     Error::input(ended).hint(command(&format!("why {}", view.name)))
 }
