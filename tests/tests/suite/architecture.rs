@@ -8,17 +8,17 @@ use std::process::Command;
 use e2e::programs::{files_in, root};
 
 pub(crate) const CRATES: [&str; 12] = [
-    "protocol",
-    "job",
-    "launchers",
-    "bounded-log",
-    "image-program",
-    "history",
-    "placed-code",
+    "crates/protocol",
+    "crates/job",
+    "crates/launchers",
+    "crates/bounded-log",
+    "crates/image-program",
+    "crates/history",
+    "crates/placed-code",
     "agent",
     "master",
     "client",
-    "testkit",
+    "crates/testkit",
     "tests",
 ];
 /// A file with more lines before its tests has a second concept. Find that concept, and give it a file.
@@ -72,7 +72,7 @@ fn the_protocol_links_only_known_crates_and_does_no_io() {
         ["hex", "humantime", "regex-lite", "serde", "serde_json", "serde_with", "sha2", "thiserror"]
     );
     let io = ["std::fs", "std::io", "std::process", "tokio", "async fn", "SystemTime", "Instant"];
-    assert_eq!(lines_with(&sources("protocol/src"), &io), Vec::<String>::new());
+    assert_eq!(lines_with(&sources("crates/protocol/src"), &io), Vec::<String>::new());
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn the_rules_of_a_job_and_of_launchers_link_only_known_crates_and_use_no_clock_o
     let of_launchers = ["k8s-openapi", "protocol", "serde-saphyr", "serde_json", "serde_path_to_error", "strsim"];
     assert_eq!(links("launchers", &["--depth", "1"]), of_launchers);
     let outside = ["std::env", "::now()", "std::fs", "std::net::Tcp", "std::process", "async fn", ".await"];
-    for dir in ["job/src", "launchers/src"] {
+    for dir in ["crates/job/src", "crates/launchers/src"] {
         assert_eq!(lines_with(&sources(dir), &outside), Vec::<String>::new());
     }
 }
@@ -99,11 +99,11 @@ fn only_config_files_read_the_environment() {
         "agent/src",
         "master/src",
         "client/src",
-        "bounded-log/src",
-        "image-program/src",
-        "history/src",
-        "placed-code/src",
-        "protocol/src",
+        "crates/bounded-log/src",
+        "crates/image-program/src",
+        "crates/history/src",
+        "crates/placed-code/src",
+        "crates/protocol/src",
     ] {
         let others: Vec<_> = sources(dir).into_iter().filter(|(name, _)| !name.ends_with("/config.rs")).collect();
         let readers = ["env::var", "clippy::disallowed_methods"];

@@ -25,7 +25,7 @@ fn a_file_has_one_object_or_several_or_a_list_and_invalid_yaml_is_refused() {
     let json = "{\"metadata\": {\"name\": \"a\"}}\n{\"metadata\": {\"name\": \"b\"}}\n";
     assert_eq!(origins(json), ["job.yaml, object 1: a", "job.yaml, object 2: b"]);
     assert_eq!(origins("# nothing\n"), Vec::<String>::new());
-    let aliases_without_end = include_str!("../../../../launchers/tests/tfjob/broken_bomb.yaml");
+    let aliases_without_end = include_str!("../../../../crates/launchers/tests/tfjob/broken_bomb.yaml");
     for (text, reason) in [
         ("a: 1\na: 2\n", "duplicate mapping key"),
         ("{\"b\": 1}{\"a\": 1, \"a\": 2}", "duplicate mapping key"),

@@ -1,4 +1,4 @@
-//! Tests of the TFJobs in `launchers/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files that are
+//! Tests of the TFJobs in `crates/launchers/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files that are
 //! for a cluster. The master must refuse some files, and run the others. The files that the master must run get
 //! another image and script, because their images do not exist.
 
@@ -36,7 +36,7 @@ struct File {
 
 /// Returns the files of the corpus that are for a cluster. Replaces the namespace in the files with this namespace.
 fn corpus(namespace: &str) -> Vec<File> {
-    let folder = root().join("launchers/tests/tfjob");
+    let folder = root().join("crates/launchers/tests/tfjob");
     let read = |path: &PathBuf| fs::read_to_string(path).expect("cannot read a file of the corpus");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .expect("cannot read the corpus")

@@ -3,23 +3,23 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-#[path = "../../../fuzz/fuzz_targets/config_body.rs"]
+#[path = "../../../../fuzz/fuzz_targets/config_body.rs"]
 mod config_body;
-#[path = "../../../fuzz/fuzz_targets/http_guard.rs"]
+#[path = "../../../../fuzz/fuzz_targets/http_guard.rs"]
 mod http_guard;
-#[path = "../../../fuzz/fuzz_targets/image_reference.rs"]
+#[path = "../../../../fuzz/fuzz_targets/image_reference.rs"]
 mod image_reference;
-#[path = "../../../fuzz/fuzz_targets/pod_status.rs"]
+#[path = "../../../../fuzz/fuzz_targets/pod_status.rs"]
 mod pod_status;
-#[path = "../../../fuzz/fuzz_targets/query.rs"]
+#[path = "../../../../fuzz/fuzz_targets/query.rs"]
 mod query;
-#[path = "../../../fuzz/fuzz_targets/record.rs"]
+#[path = "../../../../fuzz/fuzz_targets/record.rs"]
 mod record;
-#[path = "../../../fuzz/fuzz_targets/tfjob.rs"]
+#[path = "../../../../fuzz/fuzz_targets/tfjob.rs"]
 mod tfjob;
 
 fn fuzz() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("fuzz")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
 fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
