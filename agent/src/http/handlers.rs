@@ -41,6 +41,9 @@ const REACH_LIMIT: Duration = Duration::from_secs(3);
 /// Time from SIGTERM to SIGKILL if a stop request does not set it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
+/// How long a request for a run waits until the script begins. A warm interpreter usually needs some milliseconds.
+const BEGIN_LIMIT: Duration = Duration::from_secs(1);
+
 /// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id. A master checks the
 /// address of a joining machine with this route.
 pub(super) async fn healthz(request: Request<Incoming>, agent: &Agent) -> Result {
@@ -105,8 +108,9 @@ pub(super) async fn run(request: Request<Incoming>, agent: &Agent) -> Result {
     to_its_end(async move {
         code::put_in_place(&agent, code::ready(&agent, *next_code).await?).await?;
         let answer = ask(&agent, Command::Apply(Event::Run(generation))).await?;
-        let waits = agent.status.borrow().state == RunState::Configured;
-        Ok(if waits { answer::text(StatusCode::OK, START_WAITS) } else { answer })
+        let mut status = agent.status.clone();
+        let begun = timeout(BEGIN_LIMIT, status.wait_for(|status| status.state != RunState::Configured)).await;
+        Ok(if begun.is_ok() { answer } else { answer::text(StatusCode::OK, START_WAITS) })
     })
     .await
 }

@@ -157,15 +157,27 @@ async fn configure_one(
     send.retry(call.pauses).when(is_unreachable).await
 }
 
+/// Waits until the agent's start no longer waits for imports.
+async fn until_begun(call: &Fanout, agent: SocketAddr) -> Result<(), AgentError> {
+    let waits = |status: &RunStatus| status.state == RunState::Configured && status.generation == Some(call.generation);
+    let mut poll = None;
+    while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
+        && waits(&status)
+    {
+        poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX, lease: None });
+    }
+    Ok(())
+}
+
 /// Asks every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
-        let send = async || call.agents.run(agent, call.generation).await;
+        let send = async || match call.agents.run(agent, call.generation).await? {
+            true => Ok(()),
+            false => until_begun(&call, agent).await,
+        };
         let answer = send.retry(call.pauses).when(is_unreachable).await;
-        if let Ok(false) = answer {
-            return;
-        }
-        let answer = answer.map(|_| AgentState::Started(call.generation));
+        let answer = answer.map(|()| AgentState::Started(call.generation));
         call.report(subject, "its agent did not start exec.py", answer).await;
     };
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
