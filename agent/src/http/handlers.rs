@@ -42,7 +42,7 @@ const REACH_LIMIT: Duration = Duration::from_secs(3);
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// How long a request for a run waits until the script begins. A warm interpreter usually needs some milliseconds.
-const BEGIN_LIMIT: Duration = Duration::from_secs(1);
+const BEGIN_LIMIT: Duration = Duration::from_millis(200);
 
 /// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id. A master checks the
 /// address of a joining machine with this route.

@@ -102,8 +102,8 @@ pub(crate) struct PodArgs {
     /// When nodes pull the image: IfNotPresent, Always or Never [default: IfNotPresent]
     #[arg(long, value_name = "POLICY")]
     pub(crate) image_pull_policy: Option<PullPolicy>,
-    /// Time for each pod to end after SIGTERM, in whole seconds, for example 90s or 5m [default: 30s]. With a local
-    /// master, the time for the scripts to end after Ctrl-C [default: 10s]
+    /// Time for each pod to end after SIGTERM, in whole seconds, for example 90s or 5m. With a local master, the time for
+    /// the scripts to end after Ctrl-C [default: 30s; 10s after Ctrl-C]
     #[arg(long, value_name = "DURATION", value_parser = whole_seconds, allow_hyphen_values = true)]
     pub(crate) termination_grace: Option<NonZeroU32>,
     /// Allow an image whose user is root or has a name. Kubernetes cannot verify that a named user is not root

@@ -155,7 +155,11 @@ async fn placed(
         say_what_cpus_are_for(&request, notes);
     }
     let (spec, code) = match (named, master.backend) {
-        (Some(named), BackendKind::Process) if !snapshot && in_place::sees(client, &named.folder, notes).await? => {
+        (Some(named), BackendKind::Process)
+            if !snapshot
+                && in_place::sees(client, &named.folder, notes).await?
+                && in_place::sees(client, &named.in_place()?.0, notes).await? =>
+        {
             say_other_python(&master, &request, notes);
             (in_place(request, Some(&named), &folder)?, None)
         }
@@ -183,7 +187,8 @@ async fn placed(
 fn say_other_python(master: &MasterView, request: &JobRequest, notes: &Notes) {
     let here = first_python(&own_path(), Path::is_file);
     let (Some(there), Some(here)) = (&master.python, here) else { return };
-    if *there != here && !request.env.keys().any(|name| name.as_str() == "PATH") {
+    let folder = |python: &Path| python.parent().and_then(|folder| folder.canonicalize().ok());
+    if folder(there) != folder(&here) && !request.env.keys().any(|name| name.as_str() == "PATH") {
         let (there, here) = (there.display(), here.display());
         let cure = "to use this one, add --env PATH (and other variables that its packages need)";
         notes.say(&format!("the scripts run with the master's Python, {there}; the Python here is {here}; {cure}"));

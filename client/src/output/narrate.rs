@@ -192,8 +192,10 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
     match still_running {
         _ if !has_entered(JobState::Stopping, before, now) => None,
         0 => None,
-        1 => Some(evaluating(now).unwrap_or_else(|| "stopping 1 running replica".to_owned())),
-        many => Some(format!("stopping {many} running replicas")),
+        many => Some(
+            evaluating(now)
+                .unwrap_or_else(|| format!("stopping {many} running replica{}", if many == 1 { "" } else { "s" })),
+        ),
     }
 }
 
@@ -336,7 +338,10 @@ fn cut_off(view: &JobView) -> String {
     let killed: Vec<String> = killed.map(|replica| replica.replica.to_string()).collect();
     match killed.as_slice() {
         [] => String::new(),
-        names => format!("; killed before they had ended: {} (more time: --termination-grace)", names.join(", ")),
+        names => {
+            let flag = if view.spec.origin.is_none() { " (more time: --termination-grace)" } else { "" };
+            format!("; killed before they had ended: {}{flag}", names.join(", "))
+        }
     }
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn variables(
 }
 
 /// Writes a value so that the master does not expand it.
-fn not_expanded(value: String) -> String {
+pub(crate) fn not_expanded(value: String) -> String {
     if value.contains("$(") || value.contains("$$") { value.replace('$', "$$") } else { value }
 }
 

@@ -246,7 +246,7 @@ impl Policy {
             gather: GATHER,
             settle: SETTLE,
             grow_interval: grow_interval_seconds.map(seconds),
-            evaluators_return: spec.has_code(),
+            evaluators_return: spec.has_code() || has_templates,
             evaluator_grace: if spec.evaluator_num == 0 { Duration::ZERO } else { evaluator_grace },
             lease: spec.run_policy.lease(),
         }

@@ -138,21 +138,26 @@ impl<'a> Rendezvous<'a> {
         tf_config: Option<&TfConfig<'a, RawValue>>,
     ) -> Vec<(&'a str, Variable<'a>)> {
         let refers = |(name, value): &(&env::EnvName, &String)| !name.is_reserved() && value.contains('$');
-        let mut own = self.spec.env.iter().filter(refers).peekable();
-        if own.peek().is_none() {
+        let own: Vec<_> = self.spec.env.iter().filter(refers).collect();
+        if own.is_empty() {
             return vec![];
         }
+        let bounded = |texts: &BTreeMap<&[u8], String>| -> Vec<(&'a str, String)> {
+            let mut left = TOTAL_LIMIT;
+            let expanded = own.iter().map_while(|(name, value)| {
+                let value = expanded(value.as_bytes(), |name| texts.get(name).map(String::as_bytes))?;
+                left = left.checked_sub(value.len())?;
+                Some((name.as_str(), String::from_utf8_lossy(&value).into_owned()))
+            });
+            expanded.collect()
+        };
         let mut texts: BTreeMap<&[u8], String> =
             variables.iter().map(|(name, value)| (name.as_bytes(), value.text())).collect();
-        let tf_config = tf_config.map(|config| (env::TF_CONFIG.as_bytes(), json(config).get().to_owned()));
-        texts.extend(tf_config);
-        let mut left = TOTAL_LIMIT;
-        own.map_while(|(name, value)| {
-            let value = expanded(value.as_bytes(), |name| texts.get(name).map(String::as_bytes))?;
-            left = left.checked_sub(value.len())?;
-            Some((name.as_str(), Variable::Own(String::from_utf8_lossy(&value).into())))
-        })
-        .collect()
+        texts.extend(tf_config.map(|config| (env::TF_CONFIG.as_bytes(), json(config).get().to_owned())));
+        // A variable that refers to one of these variables gets its value as the script sees it.
+        let seen = bounded(&texts);
+        texts.extend(seen.into_iter().map(|(name, value)| (name.as_bytes(), value)));
+        bounded(&texts).into_iter().map(|(name, value)| (name, Variable::Own(value.into()))).collect()
     }
 
     /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.

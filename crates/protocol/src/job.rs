@@ -222,7 +222,8 @@ fn elastic_min(min: Option<u32>, max: u32, rules: &RunPolicy, origin: Option<&Or
 impl JobSpec {
     /// Whether the job's scripts run on machines without images, such as a laptop.
     pub fn is_on_machines(&self) -> bool {
-        self.image.is_none() && self.groups.iter().all(|group| group.template.is_none())
+        let has_template = self.groups.iter().any(|group| group.template.is_some());
+        self.image.is_none() && (self.work_dir.is_some() || !has_template)
     }
 
     /// Whether the spec says what runs. Machines that join a job by its name have their own scripts.

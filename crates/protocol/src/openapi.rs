@@ -65,7 +65,7 @@ strings! {
         part is not .muster",
         relative_path!(), "src/train.py";
     ScriptPath: "Path of the script, with the rules of a CodePath. It does not begin with -. For a job in place, it may be absolute",
-        relative_path!(), "train.py";
+        "^/?[^/\\\\\\u0000-\\u001f]+(/[^/\\\\\\u0000-\\u001f]+)*$", "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^(\\[[0-9A-Fa-f:]+\\](:[0-9]+)?/)?[A-Za-z0-9][A-Za-z0-9._:/-]*(@[a-z0-9]+:[0-9a-f]{32,128})?$", "allreduce:1";
     RunAs: "The user of the pods' processes: image, UID or UID:GID. UID 0 (root) is refused",

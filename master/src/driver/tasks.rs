@@ -169,18 +169,30 @@ async fn until_begun(call: &Fanout, agent: SocketAddr) -> Result<(), AgentError>
     Ok(())
 }
 
+async fn launched(call: &Fanout, subject: Subject, answer: Result<(), AgentError>) {
+    let answer = answer.map(|()| AgentState::Started(call.generation));
+    call.report(subject, "its agent did not start exec.py", answer).await;
+}
+
 /// Asks every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
-        let send = async || match call.agents.run(agent, call.generation).await? {
-            true => Ok(()),
-            false => until_begun(&call, agent).await,
-        };
+        let send = async || call.agents.run(agent, call.generation).await;
         let answer = send.retry(call.pauses).when(is_unreachable).await;
-        let answer = answer.map(|()| AgentState::Started(call.generation));
-        call.report(subject, "its agent did not start exec.py", answer).await;
+        if let Ok(false) = answer {
+            return Some((subject, agent));
+        }
+        launched(&call, subject, answer.map(drop)).await;
+        None
     };
-    stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
+    let asked = stream::iter(targets).map(launch).buffer_unordered(AGENTS_AT_ONCE);
+    let waiting: Vec<_> = asked.filter_map(async |waiting| waiting).collect().await;
+    // These agents import modules. They wait all at the same time, because nothing is sent to them.
+    let begin = async |(subject, agent): (Subject, SocketAddr)| {
+        let send = async || until_begun(&call, agent).await;
+        launched(&call, subject, send.retry(call.pauses).when(is_unreachable).await).await;
+    };
+    stream::iter(waiting).for_each_concurrent(None, begin).await;
 }
 
 /// Asks an agent to stop its run. An agent that is shutting down refuses the request but stops its run, so this refusal

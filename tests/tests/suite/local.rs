@@ -76,11 +76,12 @@ fn ctrl_c_raises_keyboard_interrupt_and_names_the_replicas_that_were_killed() {
 
 #[test]
 fn a_job_is_running_only_when_its_scripts_have_begun_after_slow_imports() {
-    let scene = Scene::new("import slow\nprint('began')");
+    let scene = Scene::new("import os, slow, time\nwhile not os.path.exists('end'): time.sleep(0.01)");
     let installed = tempfile::tempdir().expect("cannot create a folder");
     let slow = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     fs::write(installed.path().join("slow.py"), slow).expect("cannot write the file");
-    let mut client = scene.client(&["--worker-num", "2", "--task", "digits", "--preload=slow"]);
+    let mut client =
+        scene.client(&["--worker-num", "2", "--task", "digits", "--preload=slow", "--start-timeout", "8s"]);
     let client = Running::of(client.env("PYTHONPATH", installed.path()));
     client.until_said("gang complete");
     let configured = || {
@@ -91,7 +92,9 @@ fn a_job_is_running_only_when_its_scripts_have_begun_after_slow_imports() {
     };
     within("a start that waits for the imports", configured, || client.said_so_far());
     fs::write(scene.path().join("go"), "").expect("cannot write the file");
-    client.ended().code(0).says(&["running: generation 1.1, all 2 started"]);
+    client.until_said("running: generation 1.1, all 2 started");
+    fs::write(scene.path().join("end"), "").expect("cannot write the file");
+    client.ended().code(0);
 }
 
 #[test]

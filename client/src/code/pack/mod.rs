@@ -36,12 +36,12 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> Error {
     move |error| wrong_files(format!("read {} for the job", path.display())).because(error)
 }
 
-/// The error of a manifest, for example because of two paths that differ only in case.
 /// Maximum number of files and folders that are named in one sentence.
 const NAMED_MAX: usize = 5;
 /// Names of files that usually contain secrets.
 const SECRETS: [&str; 6] = [".env", ".netrc", ".pypirc", ".git-credentials", "id_rsa", "id_ed25519"];
 
+/// The error of a manifest, for example because of two paths that differ only in case.
 fn wrong_manifest(error: &BadManifest) -> Error {
     wrong_files(error.to_string()).hint("rename one of the files, or exclude it with a pattern in .musterignore")
 }

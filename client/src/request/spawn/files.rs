@@ -6,6 +6,7 @@ use protocol::env::EnvName;
 use serde_json::{Value, json};
 
 use crate::ending::error::Error;
+use crate::request::not_expanded;
 use crate::request::tfjob;
 
 /// The volume with which tf-spawner brings the script. Muster brings the script without a volume.
@@ -97,7 +98,7 @@ pub(crate) fn environment(text: &str, path: &Path) -> Result<Vec<(EnvName, Strin
             let (name, value) = line.split_once('=').ok_or_else(|| bad("not of the form NAME=VALUE".to_owned()))?;
             let name: EnvName = name.parse().map_err(|error: protocol::env::EnvError| bad(error.to_string()))?;
             name.check_value(value).map_err(|error| bad(error.to_string()))?;
-            Ok((name, value.to_owned()))
+            Ok((name, not_expanded(value.to_owned())))
         })
         .collect()
 }

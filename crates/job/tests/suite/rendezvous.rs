@@ -210,7 +210,8 @@ fn references_in_variables_of_the_job_are_replaced_as_in_kubernetes() {
     let name = |text: &str| text.parse::<EnvName>().expect("not a variable's name");
     let table = [
         ("ID", "$(RANK)", "1"),
-        ("OWN", "$(PLAIN)/$(ID) $(MUSTER_ROLE)-$(MUSTER_INDEX)", "a/$(RANK) worker-1"),
+        ("OWN", "$(PLAIN)/$(ID) $(MUSTER_ROLE)-$(MUSTER_INDEX)", "a/1 worker-1"),
+        ("REFERS", "u:$(STAYS)", "u:$(UNKNOWN) $(RANK) $ $"),
         ("PLAIN", "a", "a"),
         ("PROCESS_ID", "$(WORKER_HOSTS)", "10.0.0.0:1234,10.0.0.1:1234"),
         ("SELF", "$(SELF)", "$(SELF)"),

@@ -253,6 +253,9 @@ fn after_a_success_the_grace_of_a_replica_with_a_template_is_that_of_its_pod() {
     // Only a script on a machine without Kubernetes has time to save after Ctrl-C, if the user gives no time.
     assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE, Duration::from_secs(10)));
     assert_eq!(graces(&of_template), (STOP_GRACE, Duration::from_secs(30), STOP_GRACE));
+    // In pods, only the template of a TFJob says what runs.
+    let returns = |spec: &JobSpec| Policy::of(spec, Duration::ZERO, 0).evaluators_return;
+    assert!(returns(&of_template) && !returns(&JobSpec { image: None, work_dir: None, code: None, ..own }));
 }
 
 #[test]

@@ -103,7 +103,9 @@ fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Op
 /// Adds the way to see what a node lacks that prepares a pod: only the events of the pod say it.
 fn with_hint(reason: String, job: &JobName, seen: &Observation) -> String {
     match seen.waits_for() {
-        Some(Wait::Preparing { .. }) => format!("{reason}; to see why: kubectl describe pod -l muster/job={job}"),
+        Some(Wait::Preparing { .. }) => {
+            format!("{reason}; to see why, in its namespace: kubectl describe pod -l muster/job={job}")
+        }
         Some(_) | None => reason,
     }
 }
