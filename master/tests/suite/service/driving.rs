@@ -99,7 +99,7 @@ async fn a_pod_that_its_node_prepares_for_longer_than_usual_shows_the_image() {
     let job = master.submit(spec("prepared", 2)).await;
     let view = until(&job, |view| view.replicas.iter().any(|replica| replica.reason.is_some())).await;
     let reasons: Vec<_> = view.replicas.iter().map(|replica| replica.reason.as_deref()).collect();
-    let reason = "the node still prepares the pod (image digits:1, volumes, network); to see why: kubectl describe pod -l \
+    let reason = "the node still prepares the pod (image digits:1, volumes, network); to see why, in its namespace: kubectl describe pod -l \
                   muster/job=prepared";
     assert_eq!(reasons, [None, Some(reason)]);
     assert!(began.elapsed() >= Duration::from_secs(5), "shown after {:?}", began.elapsed());
