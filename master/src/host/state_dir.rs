@@ -7,7 +7,7 @@
 //! - `code/`: manifests and blobs of the code that jobs bring, named by their SHA-256. In Kubernetes, this is a cache of
 //!   the ConfigMaps `muster-code-ID`, except for code above 900 KiB.
 //! - `logs/UID/REPLICA.log` and `.times`: the newest 64 MiB of a replica's output, and when its bytes were printed.
-//!   A master with Kubernetes uses the subfolder `kubernetes-HASH` of `code/`, `crates/history/` and `logs/`, one for each
+//!   A master with Kubernetes uses the subfolder `kubernetes-HASH` of `code/`, `history/` and `logs/`, one for each
 //!   namespace.
 //! - `history/ENDED-NAME.UID.json`: the jobs that have ended, see the crate `history`.
 //! - `machines/JOB.UID/REPLICA.json`: the newest message of each machine that has joined.
