@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
-use protocol::agent::{LogBase, RunState, RunStatus};
+use protocol::agent::{FirstSignal, LogBase, RunState, RunStatus};
 use protocol::routes::{LOG_BASE_HEADER, LONG_POLL_MAX_SECONDS, START_WAITS};
 use rustix::process::Pid;
 use tokio::net::TcpStream;
@@ -118,13 +118,8 @@ pub(super) async fn run(request: Request<Incoming>, agent: &Agent) -> Result {
 pub(super) async fn stop(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let grace = query.grace()?.unwrap_or(DEFAULT_GRACE);
-    let generation = query.generation()?;
-    let event = if query.flag("interrupt")? {
-        Event::Interrupt { generation, grace }
-    } else {
-        Event::Stop { generation, grace }
-    };
-    ask(agent, Command::Apply(event)).await
+    let first = if query.flag("interrupt")? { FirstSignal::Int } else { FirstSignal::Term };
+    ask(agent, Command::Apply(Event::Stop { generation: query.generation()?, first, grace })).await
 }
 
 /// Passes a JSON object to the script's helper, which reads it as the value of `notice`. The agent does not interpret it.

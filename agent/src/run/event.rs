@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, FirstSignal};
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
@@ -21,14 +21,9 @@ pub enum Event {
     Stop {
         /// The generation to stop. `None` means any generation.
         generation: Option<Generation>,
-        /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
-        grace: Duration,
-    },
-    /// `POST /stop?interrupt=true`.
-    Interrupt {
-        /// The generation to stop. `None` means any generation.
-        generation: Option<Generation>,
-        /// Time from SIGINT to SIGKILL; zero means SIGKILL at once.
+        /// SIGINT with `interrupt=true`.
+        first: FirstSignal,
+        /// Time from the first signal to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
     /// `POST /notice`, for the script of this generation.
@@ -64,7 +59,7 @@ impl Event {
     pub(super) fn generation(&self) -> Option<Generation> {
         match self {
             Self::Config(assignment) => assignment.generation,
-            Self::Run(generation) | Self::Stop { generation, .. } | Self::Interrupt { generation, .. } => *generation,
+            Self::Run(generation) | Self::Stop { generation, .. } => *generation,
             Self::Notice(generation) => Some(*generation),
             Self::Terminate { .. }
             | Self::Finish

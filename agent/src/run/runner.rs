@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use protocol::agent::{CodeStatus, ExitOutcome, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, FirstSignal, RunStatus};
 use protocol::ids::UnixMillis;
 use protocol::lease::{Fence, Renewal};
 use rustix::process::Signal;
@@ -156,8 +156,8 @@ impl Runner {
     fn execute(&mut self, command: Command) -> Reply {
         match command {
             // A script with the helper saves its state after SIGTERM.
-            Command::Apply(Event::Interrupt { generation, grace }) if self.helper.status().is_some() => {
-                return self.apply(Event::Stop { generation, grace });
+            Command::Apply(Event::Stop { generation, first: _, grace }) if self.helper.status().is_some() => {
+                return self.apply(Event::Stop { generation, first: FirstSignal::Term, grace });
             }
             Command::Apply(event) => return self.apply(event),
             Command::Configure { assignment, renewal } => return self.configure(assignment, renewal),
@@ -188,7 +188,7 @@ impl Runner {
             }
             Command::EndNow(reason) => {
                 info!(reason, "the agent ends now");
-                self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
+                self.apply(Event::Stop { generation: None, first: FirstSignal::Term, grace: Duration::ZERO });
                 self.shutdown = self.shutdown.hurried(Instant::now() + LEFTOVERS_LIMIT);
             }
         }
@@ -275,7 +275,7 @@ impl Runner {
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
             warn!("the last poll of a master is too long ago: the run is killed");
-            self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
+            self.apply(Event::Stop { generation: None, first: FirstSignal::Term, grace: Duration::ZERO });
         }
     }
 

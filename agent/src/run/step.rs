@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::agent::{ExitOutcome, ExitReport, FirstSignal};
 use protocol::ids::Generation;
 
 use super::event::{Action, Event, Now, Reply};
@@ -50,8 +50,8 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
     let Moved { phase, reply, action } = match event {
         Event::Config(assignment) => config(phase, assignment),
         Event::Run(generation) => run(phase, generation),
-        Event::Stop { generation: _, grace } => stop(phase, grace, Cause::Stopped, now),
-        Event::Interrupt { generation: _, grace } => interrupt(phase, grace, now),
+        Event::Stop { first: FirstSignal::Term, grace, .. } => stop(phase, grace, Cause::Stopped, now),
+        Event::Stop { first: FirstSignal::Int, grace, .. } => interrupt(phase, grace, now),
         Event::Notice(generation) if phase.generation() == Some(generation) => to(phase),
         Event::Notice(generation) => refused(phase, Refusal::GenerationNotConfigured(generation)),
         Event::Terminate { grace } => stop(phase, grace, Cause::Terminated, now),
@@ -235,7 +235,6 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
             Event::Config(_)
             | Event::Run(_)
             | Event::Stop { .. }
-            | Event::Interrupt { .. }
             | Event::Notice(_)
             | Event::Terminate { .. }
             | Event::Finish

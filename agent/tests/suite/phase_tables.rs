@@ -7,7 +7,7 @@ use agent::refusal::Refusal;
 use agent::run::event::{Action, Event, Now, Reply};
 use agent::run::phase::{Assignment, Kill, Phase};
 use agent::run::step::{State, Step, step};
-use protocol::agent::{ExitOutcome, RunState};
+use protocol::agent::{ExitOutcome, FirstSignal, RunState};
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
@@ -34,7 +34,7 @@ fn run(number: &str) -> Event {
 }
 
 fn stop(number: &str, grace_seconds: u64) -> Event {
-    Event::Stop { generation: generation(number), grace: Duration::from_secs(grace_seconds) }
+    Event::Stop { generation: generation(number), first: FirstSignal::Term, grace: Duration::from_secs(grace_seconds) }
 }
 
 fn all_ended() -> Event {
@@ -282,7 +282,8 @@ fn a_stop_sends_sigterm_and_then_sigkill_after_the_grace() {
 
 #[test]
 fn an_interrupt_sends_sigint_then_sigterm_and_then_sigkill() {
-    let interrupt = |grace| Event::Interrupt { generation: None, grace: Duration::from_secs(grace) };
+    let interrupt =
+        |grace| Event::Stop { generation: None, first: FirstSignal::Int, grace: Duration::from_secs(grace) };
     let running = || Machine::after(ways("1.1")[2].1.clone());
     for (grace, sigterm) in [(10, 8), (3, 2), (2, 1)] {
         let mut machine = running();

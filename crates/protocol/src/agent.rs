@@ -38,6 +38,15 @@ const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
 
+/// The first signal to a run that is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstSignal {
+    /// SIGINT, as after Ctrl-C at a terminal. SIGTERM follows before SIGKILL.
+    Int,
+    /// SIGTERM.
+    Term,
+}
+
 /// The state of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

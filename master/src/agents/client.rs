@@ -19,7 +19,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use protocol::agent::RunStatus;
+use protocol::agent::{FirstSignal, RunStatus};
 use protocol::batching::Notice;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
@@ -117,15 +117,6 @@ pub enum AgentAnswer {
     Status(Box<RunStatus>),
     /// The agent has no `/status`: it is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
-}
-
-/// The first signal to a run that is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FirstSignal {
-    /// SIGINT, as after Ctrl-C at a terminal. SIGTERM follows before SIGKILL.
-    Int,
-    /// SIGTERM.
-    Term,
 }
 
 /// The client for all agents. It reaches pods directly: no proxy, no redirect, no TLS.

@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use job::key::JobKey;
 use job::observation::{AgentState, LostRun};
 use job::rendezvous::Rendezvous;
-use protocol::agent::MESSAGES;
+use protocol::agent::{FirstSignal, MESSAGES};
 use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
@@ -26,7 +26,7 @@ use tracing::warn;
 use super::delivery::Delivery;
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
-use crate::agents::client::{AgentAnswer, AgentClient, AgentError, FirstSignal, POLL_WAIT_MAX, PartOfStart, Poll};
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::logs::ReplicaLog;
@@ -148,21 +148,15 @@ async fn configure_one(
         (answer, _) => return answer,
     }
     stop(&call.agents, agent, Some(call.generation), FirstSignal::Term, Duration::ZERO).await?;
-    let mut poll = None;
-    while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
-        && !matches!(status.state, RunState::Exited | RunState::Idle)
-    {
-        poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX, lease: None });
-    }
+    while_status(call, agent, |status| !matches!(status.state, RunState::Exited | RunState::Idle)).await?;
     send.retry(call.pauses).when(is_unreachable).await
 }
 
-/// Waits until the agent's start no longer waits for imports.
-async fn until_begun(call: &Fanout, agent: SocketAddr) -> Result<(), AgentError> {
-    let waits = |status: &RunStatus| status.state == RunState::Configured && status.generation == Some(call.generation);
+/// Waits while the agent's status is like this.
+async fn while_status(call: &Fanout, agent: SocketAddr, is_so: impl Fn(&RunStatus) -> bool) -> Result<(), AgentError> {
     let mut poll = None;
     while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
-        && waits(&status)
+        && is_so(&status)
     {
         poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX, lease: None });
     }
@@ -188,8 +182,10 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let asked = stream::iter(targets).map(launch).buffer_unordered(AGENTS_AT_ONCE);
     let waiting: Vec<_> = asked.filter_map(async |waiting| waiting).collect().await;
     // These agents import modules. They wait all at the same time, because nothing is sent to them.
+    let imports =
+        |status: &RunStatus| status.state == RunState::Configured && status.generation == Some(call.generation);
     let begin = async |(subject, agent): (Subject, SocketAddr)| {
-        let send = async || until_begun(&call, agent).await;
+        let send = async || while_status(&call, agent, imports).await;
         launched(&call, subject, send.retry(call.pauses).when(is_unreachable).await).await;
     };
     stream::iter(waiting).for_each_concurrent(None, begin).await;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use job::key::JobKey;
 use job::observation::{Incarnation, PodState, Wait};
-use protocol::agent::RunState;
+use protocol::agent::{FirstSignal, RunState};
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use self::files::Files;
 use self::places::{Choice, Places};
 use super::{BackendError, Machines, PodBackend, PodSpec, PodTable, Refusal};
-use crate::agents::client::{AgentAnswer, AgentClient, AgentError, FirstSignal, POLL_WAIT_MAX, Poll};
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agents::token::AgentKey;
 use crate::mutex::Mutex;
 

@@ -10,13 +10,12 @@ use job::gang::{Gang, Member};
 use job::observation::Enrolled;
 use job::phase::{Ending, JobPhase, Stop};
 use job::replica::ReplicaPhase;
-use protocol::agent::Membership;
+use protocol::agent::{FirstSignal, Membership};
 use protocol::ids::{Generation, ReplicaId, Role};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::{Pods, Replica};
-use crate::agents::client::FirstSignal;
 use crate::driver::balance::{Balance, Rank};
 use crate::driver::follower::Follower;
 use crate::driver::job_code::JobCode;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use master::agents::client::{AgentClient, FirstSignal};
+use master::agents::client::AgentClient;
 use master::backend::PodTable;
 use master::store::{JobStore, Wish};
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, FirstSignal};
 use protocol::failure::{Failure, Loss};
 use protocol::view::{JobResult, JobState, ReplicaState};
 use serde_json::json;
