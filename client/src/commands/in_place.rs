@@ -12,11 +12,20 @@ use crate::master::client::MasterClient;
 use crate::master::patience::persist;
 use crate::output::Notes;
 
-/// Whether the master sees this folder as the same user. `folder` is an absolute path without links.
-pub(super) async fn sees(client: &MasterClient, folder: &Path, notes: &Notes) -> Result<bool, Error> {
-    let Some(query) = identity(folder) else { return Ok(false) };
-    let master = persist(notes, || client.about_folder(&query)).await?;
-    Ok(master.same_folder && master.uid == own_uid())
+/// Whether the master sees these folders as the same user. They are absolute paths without links.
+pub(super) async fn sees<'a>(
+    client: &MasterClient,
+    folders: impl Iterator<Item = &'a Path>,
+    notes: &Notes,
+) -> Result<bool, Error> {
+    for folder in folders {
+        let Some(query) = identity(folder) else { return Ok(false) };
+        let master = persist(notes, || client.about_folder(&query)).await?;
+        if !master.same_folder || master.uid != own_uid() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The folder with its identity on this machine. `None` if it cannot be read.

@@ -156,9 +156,7 @@ async fn placed(
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), BackendKind::Process)
-            if !snapshot
-                && in_place::sees(client, &named.folder, notes).await?
-                && in_place::sees(client, &named.in_place()?.0, notes).await? =>
+            if !snapshot && in_place::sees(client, named.folders_in_place(), notes).await? =>
         {
             say_other_python(&master, &request, notes);
             (in_place(request, Some(&named), &folder)?, None)

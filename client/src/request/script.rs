@@ -1,6 +1,7 @@
 //! Finds the script that a command line names, and the folder whose files the job brings.
 
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use protocol::code::{BadCodePath, ScriptPath};
@@ -25,6 +26,11 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// The folders that a master must see if nothing is sent: that of the script, and the current folder if it is another.
+    pub(crate) fn folders_in_place(&self) -> impl Iterator<Item = &Path> {
+        iter::once(self.folder.as_path()).chain(self.here.as_deref())
+    }
+
     /// The working folder and the script of the job if nothing is sent: as with `python SCRIPT`, the script runs in the
     /// current folder. If the command line names a folder, the script runs there.
     pub(crate) fn in_place(&self) -> Result<(PathBuf, ScriptPath), Error> {
