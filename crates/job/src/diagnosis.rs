@@ -149,7 +149,7 @@ fn left_before(failure: &Failure, gang: &Gang) -> Option<LeftBefore> {
 }
 
 fn consequence(member: &Member) -> Option<Consequence> {
-    let failed = member.phase.exit().filter(|_| !member.phase.has_succeeded());
+    let failed = member.phase.failed();
     let lost = || Some((was_lost(&member.phase.lost()?.reason), false));
     let (how, stopped) = failed.map(|exit| (exit.outcome.to_string(), exit.stopped)).or_else(lost)?;
     Some(Consequence { replica: member.id, how, stopped })

@@ -165,8 +165,7 @@ impl Member {
         if let Some(LostRun { reason, loss }) = self.phase.lost() {
             return Some(Failure::ReplicaLost { replica, reason: reason.clone(), loss: *loss });
         }
-        let failed = self.phase.exit().filter(|_| !self.phase.has_succeeded());
-        failed.map(|exit| Failure::ReplicaExited { replica, exit: exit.clone() })
+        self.phase.failed().map(|exit| Failure::ReplicaExited { replica, exit: exit.clone() })
     }
 }
 

@@ -156,6 +156,11 @@ impl ReplicaPhase {
         if let Self::Lost(lost) = self { Some(lost) } else { None }
     }
 
+    /// How exec.py ended, if it has not succeeded.
+    pub fn failed(&self) -> Option<&ExitReport> {
+        self.exit().filter(|_| !self.has_succeeded())
+    }
+
     /// How exec.py ended, if a report exists.
     pub fn exit(&self) -> Option<&ExitReport> {
         if let Self::Exited(_, exit) = self { Some(exit) } else { None }

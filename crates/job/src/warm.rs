@@ -9,7 +9,7 @@ use protocol::job::JobSpec;
 use protocol::run_policy::Preload;
 use protocol::warm::WarmRequest;
 
-use super::{plan, rendezvous};
+use super::rendezvous;
 
 /// Whether the job's agents keep a warm interpreter.
 pub fn is_warm(spec: &JobSpec) -> bool {
@@ -31,7 +31,8 @@ pub fn request(spec: &JobSpec, role: Role, address: IpAddr) -> Option<WarmReques
         Some(Preload::Never) | None => None,
     };
     let request = || {
-        let ranks = plan::replicas(spec).iter().filter(|id| id.role.trains()).count().to_string();
+        let ranks: u32 = Role::ALL.into_iter().filter(|role| role.trains()).map(|role| spec.count(role)).sum();
+        let ranks = ranks.to_string();
         let local = (address.is_loopback() && role.trains()).then_some((LOCAL_WORLD_SIZE, ranks.as_str()));
         let variables = local.into_iter().chain(rendezvous::constants(spec, role));
         WarmRequest { env: variables.filter_map(variable).collect(), modules }
