@@ -106,6 +106,8 @@ pub struct History {
     pub configured_at: Vec<Instant>,
     /// When each run was started.
     pub starts: Vec<Instant>,
+    /// The length of the output of the runs that have ended, in bytes.
+    pub(super) printed: usize,
     /// The grace period of each stop request that took effect.
     pub stops: Vec<Duration>,
     /// The effects, in order.
@@ -371,6 +373,7 @@ impl FakeAgent {
 
     pub(super) fn end(&self, history: &mut History, exit: ExitReport) {
         let (outcome, stopped) = (exit.outcome.clone(), exit.stopped);
+        history.printed = self.0.output.borrow().len();
         history.note(AgentEvent::Ended { generation: self.status().generation, outcome, stopped });
         self.change(|status| {
             status.state = RunState::Exited;

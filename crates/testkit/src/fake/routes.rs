@@ -281,7 +281,8 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
     Json(now).into_response()
 }
 
-/// Waits for the end of the run, and then sends all output in one piece.
+/// Sends the output of the runs that have ended, and the rest after the end of the current run, even if the next run has
+/// begun by then.
 async fn logs(State(agent): State<FakeAgent>, request: HeaderMap) -> ([(HeaderName, &'static str); 3], Body) {
     let told = request.get(routes::LOG_BASE_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
     agent.0.log_base.send_modify(|base| *base = base.or(told));
@@ -296,23 +297,29 @@ async fn logs(State(agent): State<FakeAgent>, request: HeaderMap) -> ([(HeaderNa
         return (headers, broken());
     }
     let ends_early = agent.0.logs_to_end.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok();
-    let frames = stream::once(async move {
+    let part = move |bytes: &[u8]| Frame::data(Bytes::from(AgedPart { age, bytes }.to_bytes()));
+    let earlier = agent.history_mut().printed;
+    let first = part(&agent.0.output.borrow()[..earlier]);
+    let rest = stream::once(async move {
         let _waiting = Arc::clone(&agent.0.waiting_reader);
         let mut status = agent.0.status.subscribe();
-        let generation = match status.wait_for(|status| status.state == RunState::Exited).await {
-            Ok(status) => status.generation.map(|generation| generation.to_string()),
+        let known = status.borrow_and_update().generation;
+        let has_ended =
+            |status: &RunStatus| status.state == RunState::Exited || known.is_some() && status.generation != known;
+        let generation = match status.wait_for(has_ended).await {
+            Ok(status) => known.or(status.generation).map(|generation| generation.to_string()),
             Err(_) => None,
         };
-        let output = agent.0.output.borrow().clone();
+        let output = agent.0.output.borrow()[earlier..].to_vec();
         let sent = if ends_early { &output[..output.len() / 2] } else { &output[..] };
-        let output = AgedPart { age, bytes: sent }.to_bytes();
         let generation =
             HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot are a valid header value");
         let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];
         let end = (!ends_early).then(|| Frame::trailers(HeaderMap::from_iter(trailers)));
-        stream::iter([Frame::data(Bytes::from(output))].into_iter().chain(end))
+        stream::iter([part(sent)].into_iter().chain(end))
     });
-    (headers, Body::new(StreamBody::new(frames.flatten().map(Ok::<_, Infallible>).boxed())))
+    let frames = stream::iter([first]).chain(rest.flatten());
+    (headers, Body::new(StreamBody::new(frames.map(Ok::<_, Infallible>).boxed())))
 }
 
 /// A body whose connection breaks.
