@@ -247,7 +247,8 @@ impl Gang {
 
     /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
     /// Stopped runs and pods that this master deleted are not causes. A script that exited with [`LEFT`] is the cause
-    /// only if nothing else failed, because a script also asks for a restart when another member is lost.
+    /// only if nothing else failed, because a script also asks for a restart when another member is lost. An evaluator
+    /// is the cause only if its own failure is `known`, because the others do not need it.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
@@ -255,7 +256,9 @@ impl Gang {
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
         let is_of_this_master = |member: &Member| member.deleted_by == DeletedBy::ThisMaster && member.phase.is_lost();
-        let may_be_cause = |member: &&Member| !is_of_this_master(member) && member.id.role != Role::Evaluator;
+        let failed = known.replica();
+        let is_needed = |member: &Member| member.id.role != Role::Evaluator || failed == Some(member.id);
+        let may_be_cause = |member: &&Member| !is_of_this_master(member) && is_needed(member);
         let others = self.members().filter(may_be_cause);
         let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
         let missing = has_left(&known).then(|| self.missing()).flatten();

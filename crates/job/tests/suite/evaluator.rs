@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use job::gang::{Gang, Member};
+use job::observation::LostRun;
 use job::observation::Presence::{self, Absent, Live};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, next_look};
 use job::policy::Policy;
-use job::replica::ReplicaPhase::{self, Exited, Joined, Requested, Running};
+use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Lost, Requested, Running};
 use protocol::run_policy::RestartRule;
 use protocol::view::JobResult;
 
 use crate::support::{
     FIRST, POLICY, SOON, create, delete, ending_of, exit, exited, fixed, id, lost, member, running, seen, step,
-    stopped, with_restarts,
+    stopped, was_lost, with_restarts,
 };
 
 /// A worker and an evaluator of a running gang. The evaluator has failed so often before.
@@ -66,6 +67,13 @@ fn the_training_succeeds_while_its_evaluator_starts_again_and_an_earlier_failure
     assert_eq!(ending_of(phase), Ending::Succeeded);
     let gang = beside(Exited(FIRST, exit(1, 9)), Exited(FIRST, exit(1, 5)), Live, 0);
     assert_eq!(gang.cause(exited("worker-0", exit(1, 9))), exited("worker-0", exit(1, 9)));
+}
+
+/// Between the two observations, no script has begun.
+#[test]
+fn an_evaluator_that_cannot_be_reached_was_lost_with_its_pod_if_the_cluster_has_removed_the_pod() {
+    let gang = beside(Configured(FIRST), Lost(LostRun::disrupted("drained")), Presence::Ended, 0);
+    assert_eq!(Some(gang.cause(was_lost("evaluator-0"))), gang.places()[1].failure());
 }
 
 fn replaced_after_success() -> Gang {
