@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 
 use crate::activity::Activity;
 use crate::code::CodeFolder;
-use crate::log::Output;
+use crate::log::AgentOutput;
 use crate::process::child::RunTemplate;
 use crate::run::event::Reply;
 use crate::run::{Command, Request};
@@ -24,7 +24,7 @@ pub(crate) struct Agent {
     /// The status of the run.
     pub(crate) status: watch::Receiver<RunStatus>,
     /// The output of all runs.
-    pub(crate) output: Arc<Output>,
+    pub(crate) output: Arc<AgentOutput>,
     /// Where this output begins in the replica's output, as the first master has told it.
     pub(crate) log_base: Arc<OnceLock<u64>>,
     /// Open requests by HTTP.
@@ -34,7 +34,7 @@ pub(crate) struct Agent {
     /// Who may send requests by HTTP.
     pub(crate) access: Access,
     /// The code that the job brings.
-    pub(crate) code: JobCode,
+    pub(crate) code: DeliveredCode,
     /// What all runs have in common.
     pub(crate) template: Arc<RunTemplate>,
     /// The stacks of the run's processes.
@@ -43,13 +43,13 @@ pub(crate) struct Agent {
 
 /// The code that the job brings.
 #[derive(Debug, Clone)]
-pub(crate) struct JobCode {
+pub(crate) struct DeliveredCode {
     pub(crate) folder: Arc<Mutex<CodeFolder>>,
     /// The code of the newest start. Locked until this code is in place.
     pub(crate) next: Arc<Mutex<Option<CodeId>>>,
 }
 
-impl JobCode {
+impl DeliveredCode {
     /// The state of the code in this working directory, before any code was delivered. See [`CodeFolder::new`].
     pub(crate) fn new(work_dir: PathBuf, arriving: Option<PathBuf>) -> Self {
         Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir, arriving))), next: Arc::default() }

@@ -18,11 +18,11 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// The destination of log lines.
 #[derive(Debug, Clone)]
 pub struct Diagnostics {
-    lines: SyncSender<Message>,
+    lines: SyncSender<DiagnosticLine>,
 }
 
 #[derive(Debug)]
-enum Message {
+enum DiagnosticLine {
     Line(Vec<u8>),
     /// Answered when all earlier lines are written.
     Flush(SyncSender<()>),
@@ -42,12 +42,12 @@ pub fn start() -> io::Result<Diagnostics> {
     Ok(diagnostics)
 }
 
-fn write_all(messages: &Receiver<Message>) {
+fn write_all(messages: &Receiver<DiagnosticLine>) {
     for message in messages {
         match message {
             // If stderr is closed, the error cannot be reported.
-            Message::Line(line) => drop(io::stderr().write_all(&line)),
-            Message::Flush(done) => drop(done.send(())),
+            DiagnosticLine::Line(line) => drop(io::stderr().write_all(&line)),
+            DiagnosticLine::Flush(done) => drop(done.send(())),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Diagnostics {
     /// Waits until all lines so far are written, for a second at most. Does not wait if the queue is full.
     pub fn flush(&self) {
         let (done, flushed) = sync_channel(1);
-        if self.lines.try_send(Message::Flush(done)).is_ok() {
+        if self.lines.try_send(DiagnosticLine::Flush(done)).is_ok() {
             let _ = flushed.recv_timeout(FLUSH_LIMIT);
         }
     }
@@ -64,11 +64,11 @@ impl Diagnostics {
 
 /// Writes one log line. The subscriber passes each line in one call.
 #[derive(Debug)]
-pub struct LineWriter<'a>(&'a SyncSender<Message>);
+pub struct LineWriter<'a>(&'a SyncSender<DiagnosticLine>);
 
 impl Write for LineWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = self.0.try_send(Message::Line(line.to_owned()));
+        let _ = self.0.try_send(DiagnosticLine::Line(line.to_owned()));
         Ok(line.len())
     }
 

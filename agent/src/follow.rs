@@ -9,7 +9,7 @@ use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
 use tokio::sync::watch;
 
-use crate::log::{Output, Part, Stream};
+use crate::log::{AgentOutput, LogPart, Stream};
 
 /// Maximum bytes of one piece.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -27,8 +27,8 @@ pub enum Until {
 
 /// A reader of one log.
 #[derive(Debug)]
-pub struct Follower {
-    output: Arc<Output>,
+pub struct LogReader {
+    output: Arc<AgentOutput>,
     stream: Stream,
     offset: u64,
     until: Until,
@@ -38,7 +38,7 @@ pub struct Follower {
 
 /// A piece for a reader.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum ReaderPiece {
     /// The next bytes, and how long ago they were printed.
     Bytes(Bytes, Duration),
     /// This many bytes are missing: they were dropped before they were read, or were never stored. The next piece
@@ -50,14 +50,14 @@ pub enum Piece {
     RunEnded(Option<Generation>),
 }
 
-impl Follower {
+impl LogReader {
     /// Creates a reader that begins at the first kept byte from `offset` on. If no such byte is kept, the reader begins
     /// at the log's end.
     ///
     /// # Errors
     /// The agent ends.
     pub async fn open(
-        output: Arc<Output>,
+        output: Arc<AgentOutput>,
         status: watch::Receiver<RunStatus>,
         stream: Stream,
         offset: u64,
@@ -74,7 +74,7 @@ impl Follower {
     }
 
     /// Waits for the next piece.
-    pub async fn next(&mut self) -> io::Result<Piece> {
+    pub async fn next(&mut self) -> io::Result<ReaderPiece> {
         loop {
             // Look for the end before reading. If the run has exited by then, its last output is in the log, and the
             // read below cannot miss it.
@@ -92,7 +92,7 @@ impl Follower {
     }
 
     /// The last piece, if the log already contains everything that the reader wants.
-    fn end(&mut self) -> Option<Piece> {
+    fn end(&mut self) -> Option<ReaderPiece> {
         let agent_ends = self.status.has_changed().is_err();
         let (state, generation) = {
             let status = self.status.borrow_and_update();
@@ -100,14 +100,14 @@ impl Follower {
         };
         self.end.mark_unchanged();
         match self.until {
-            Until::RunExited if state == RunState::Exited => Some(Piece::RunEnded(generation)),
-            Until::RunExited | Until::AgentEnds => agent_ends.then_some(Piece::End),
-            Until::Offset(_) => Some(Piece::End),
+            Until::RunExited if state == RunState::Exited => Some(ReaderPiece::RunEnded(generation)),
+            Until::RunExited | Until::AgentEnds => agent_ends.then_some(ReaderPiece::End),
+            Until::Offset(_) => Some(ReaderPiece::End),
         }
     }
 
     /// Reads the next piece that the log has now, if there is one. Dropping the future loses no bytes.
-    async fn read(&mut self) -> io::Result<Option<Piece>> {
+    async fn read(&mut self) -> io::Result<Option<ReaderPiece>> {
         let (stream, from) = (self.stream, self.offset);
         if self.output.log(stream).end() <= from {
             return Ok(None);
@@ -116,21 +116,21 @@ impl Follower {
             Until::Offset(end) => (end.saturating_sub(self.offset)).min(PIECE_BYTES as u64) as usize,
             Until::RunExited | Until::AgentEnds => PIECE_BYTES,
         };
-        let read = move |output: &Output| {
+        let read = move |output: &AgentOutput| {
             let mut buffer = vec![0; wanted];
             output.log(stream).read(from, &mut buffer).map(|part| (part, buffer))
         };
-        let (Part { first, length, age }, mut buffer) = self.output.on_disk(read).await??;
+        let (LogPart { first, length, age }, mut buffer) = self.output.on_disk(read).await??;
         let dropped = first.saturating_sub(self.offset);
         if dropped > 0 {
             self.offset = first;
-            return Ok(Some(Piece::Dropped(dropped)));
+            return Ok(Some(ReaderPiece::Dropped(dropped)));
         }
         if length == 0 {
             return Ok(None);
         }
         buffer.truncate(length);
         self.offset = first + length as u64;
-        Ok(Some(Piece::Bytes(buffer.into(), age)))
+        Ok(Some(ReaderPiece::Bytes(buffer.into(), age)))
     }
 }

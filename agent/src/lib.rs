@@ -42,12 +42,12 @@ use tokio::task::JoinHandle;
 use tracing::info;
 
 use activity::Activity;
-use agent::{Agent, JobCode};
+use agent::{Agent, DeliveredCode};
 use config::{Config, Folders, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
-use join::{Joining, Machine};
-use log::{LogSize, Output};
+use join::{Joining, JoiningMachine};
+use log::{AgentOutput, LogSize};
 use process::child::RunTemplate;
 use process::reaper::Reaper;
 use run::runner::Runner;
@@ -116,8 +116,8 @@ fn run_agent(config: Config) -> u8 {
 
 /// Runs the agent until it ends, and returns the exit code.
 async fn serve(mut config: Config) -> anyhow::Result<u8> {
-    let machine = config.join.take().map(Machine::prepare).transpose()?;
-    config.listen = config.listen.or(machine.as_ref().map(Machine::address));
+    let machine = config.join.take().map(JoiningMachine::prepare).transpose()?;
+    config.listen = config.listen.or(machine.as_ref().map(JoiningMachine::address));
     let addresses = config.addresses();
     let Config {
         listen: _,
@@ -138,7 +138,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let reaper = Reaper::new().context("become the parent of orphans")?;
     let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm"), work_dir.clone()];
     let size = LogSize { capacity: log_bytes, reserved: RESERVE_BYTES };
-    let output = Output::create(&folders, size).map(Arc::new).context("create the files for the output")?;
+    let output = AgentOutput::create(&folders, size).map(Arc::new).context("create the files for the output")?;
     let listener = http::listen(&addresses)?;
     let address = listener.local_addr().context("read the address of the listening socket")?;
 
@@ -146,12 +146,12 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let entrypoint_words = entrypoint.len();
     let command = [entrypoint, command].concat();
     let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: None };
-    let code = JobCode::new(template.work_dir.clone(), code_dir);
+    let code = DeliveredCode::new(template.work_dir.clone(), code_dir);
     let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id());
     let stacks = StacksOfRun::new(runner.stacks_file(), shared.work_dir.clone());
     let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-    let access = machine.as_ref().map_or_else(|| Access::of(token, address), Machine::access);
+    let access = machine.as_ref().map_or_else(|| Access::of(token, address), JoiningMachine::access);
     let (activity, polls) = (Activity::default(), Activity::default());
     let log_base = Arc::default();
     let agent = Agent { requests, status, output, log_base, activity, polls, access, code, template: shared, stacks };

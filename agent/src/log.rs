@@ -1,5 +1,5 @@
 //! The output of the runs: three bounded logs with one writer and any number of readers. Only blocking threads read and
-//! write the logs ([`Output::on_disk`]). A disk may stall, but the agent's main thread must still kill the run when the
+//! write the logs ([`AgentOutput::on_disk`]). A disk may stall, but the agent's main thread must still kill the run when the
 //! lease has ended.
 //!
 //! Each stream has its own offsets, which continue from run to run. The files have no names, so they vanish when the
@@ -51,13 +51,13 @@ pub struct LogSize {
 
 /// The output of all runs of this agent.
 #[derive(Debug)]
-pub struct Output {
+pub struct AgentOutput {
     both: StreamLog,
     stdout: StreamLog,
     stderr: StreamLog,
 }
 
-impl Output {
+impl AgentOutput {
     /// Creates empty logs of `size` in the first writable folder of `folders`. A container's root may be read-only.
     ///
     /// # Errors
@@ -113,8 +113,8 @@ impl Output {
         let mut buffer = vec![0; PIECE_BYTES];
         loop {
             match log.read(offset, &mut buffer) {
-                Ok(Part { length: 0, .. }) => return stderr,
-                Ok(Part { first, length, .. }) => {
+                Ok(LogPart { length: 0, .. }) => return stderr,
+                Ok(LogPart { first, length, .. }) => {
                     stderr.extend_from_slice(&buffer[..length]);
                     offset = first + length as u64;
                 }
@@ -163,7 +163,7 @@ struct TimedLog {
 
 /// Consecutive bytes of a log that were printed at about the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct LogPart {
     /// The offset of the first byte.
     pub first: u64,
     /// Number of bytes.
@@ -211,13 +211,13 @@ impl StreamLog {
 
     /// Reads the first kept bytes at or after `offset`, like [`BoundedLog::read`], but only those that were printed at
     /// about the same time. More bytes may follow even if the buffer is not full.
-    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Part> {
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<LogPart> {
         let timed = self.lock();
         let first = timed.log.next_kept(offset);
         let printed = timed.marks.of(first, clock());
         let wanted = (printed.until - first).min(buffer.len() as u64) as usize;
         let (first, length) = timed.log.read(first, &mut buffer[..wanted])?;
-        Ok(Part { first, length, age: printed.age })
+        Ok(LogPart { first, length, age: printed.age })
     }
 
     fn lock(&self) -> MutexGuard<'_, TimedLog> {
@@ -240,14 +240,14 @@ mod tests {
     use super::*;
     use crate::pump::pump;
 
-    fn output_of(capacity: u64) -> Arc<Output> {
+    fn output_of(capacity: u64) -> Arc<AgentOutput> {
         let size = LogSize { capacity: NonZeroU64::new(capacity).unwrap(), reserved: 0 };
-        Arc::new(Output::create(&[std::env::temp_dir()], size).unwrap())
+        Arc::new(AgentOutput::create(&[std::env::temp_dir()], size).unwrap())
     }
 
     /// Stalls the disk until the returned sender sends. An append that stalls holds the lock of its log. The thread
     /// returns whether the sender has sent in time.
-    fn stall(output: &Arc<Output>) -> (mpsc::Sender<()>, JoinHandle<bool>) {
+    fn stall(output: &Arc<AgentOutput>) -> (mpsc::Sender<()>, JoinHandle<bool>) {
         let (stalled, is_stalled) = mpsc::channel();
         let (resume, resumed) = mpsc::channel();
         let output = Arc::clone(output);
@@ -261,19 +261,19 @@ mod tests {
     }
 
     /// Pumps in a task until the returned sender is dropped.
-    fn pump_in_task(pipes: [PipeReader; 2], output: &Arc<Output>) -> (watch::Sender<()>, task::JoinHandle<()>) {
+    fn pump_in_task(pipes: [PipeReader; 2], output: &Arc<AgentOutput>) -> (watch::Sender<()>, task::JoinHandle<()>) {
         let [stdout, stderr] = pipes.map(|pipe| Receiver::from_owned_fd(pipe.into()).unwrap());
         let (stop, stopped) = watch::channel(());
         let output = Arc::clone(output);
         (stop, tokio::spawn(async move { pump(stdout, stderr, &output, stopped).await }))
     }
 
-    fn text(output: &Output, stream: Stream) -> String {
+    fn text(output: &AgentOutput, stream: Stream) -> String {
         let (mut text, mut buffer) = (String::new(), [0; 4096]);
         loop {
             match output.log(stream).read(text.len() as u64, &mut buffer).unwrap() {
-                Part { length: 0, .. } => return text,
-                Part { length, .. } => text += str::from_utf8(&buffer[..length]).unwrap(),
+                LogPart { length: 0, .. } => return text,
+                LogPart { length, .. } => text += str::from_utf8(&buffer[..length]).unwrap(),
             }
         }
     }

@@ -9,12 +9,12 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tracing::warn;
 
-use crate::follow::{Follower, Piece, Until};
-use crate::log::{Output, Stream};
+use crate::follow::{LogReader, ReaderPiece, Until};
+use crate::log::{AgentOutput, Stream};
 
 /// Copies both streams until the agent ends and the logs have no more bytes.
-pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
-    let follower = |stream| Follower::open(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
+pub async fn mirror(output: Arc<AgentOutput>, status: watch::Receiver<RunStatus>) {
+    let follower = |stream| LogReader::open(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
     let to_stdout = async { copy(follower(Stream::Stdout).await?, tokio::io::stdout()).await };
     let to_stderr = async { copy(follower(Stream::Stderr).await?, tokio::io::stderr()).await };
     for result in <[io::Result<()>; 2]>::from(tokio::join!(to_stdout, to_stderr)) {
@@ -24,15 +24,15 @@ pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
     }
 }
 
-async fn copy(mut follower: Follower, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+async fn copy(mut follower: LogReader, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
     loop {
         match follower.next().await? {
-            Piece::Bytes(bytes, _) => to.write_all(&bytes).await?,
-            Piece::Dropped(bytes) => {
+            ReaderPiece::Bytes(bytes, _) => to.write_all(&bytes).await?,
+            ReaderPiece::Dropped(bytes) => {
                 let note = format!("\n[muster: {bytes} bytes of output were dropped here]\n");
                 to.write_all(note.as_bytes()).await?;
             }
-            Piece::End | Piece::RunEnded(_) => return Ok(()),
+            ReaderPiece::End | ReaderPiece::RunEnded(_) => return Ok(()),
         }
         // Without a flush, the bytes may stay in the writer's buffer until the next line.
         to.flush().await?;

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::log::{Output, Stream};
+use crate::log::{AgentOutput, Stream};
 
 /// Maximum bytes of an unfinished line that the pump holds back.
 const LINE_BYTES: usize = 64 * 1024;
@@ -28,13 +28,18 @@ const REST_BYTES: u64 = 1024 * 1024;
 const PIECES_MAX: usize = 2;
 
 /// Bytes of one stream, in the order of their arrival.
-type Piece = (Stream, Box<[u8]>);
+type PumpedPiece = (Stream, Box<[u8]>);
 
 /// Reads both pipes until no process has them open for writing, or until the sender of `stop` is dropped. Then still
 /// reads what the pipes contain. Returns when everything that was read is in the logs.
-pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: &Arc<Output>, stop: watch::Receiver<()>) {
+pub async fn pump(
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+    output: &Arc<AgentOutput>,
+    stop: watch::Receiver<()>,
+) {
     let (pieces, queue) = mpsc::channel(PIECES_MAX);
-    let pump_one = async |pipe: pipe::Receiver, stream: Stream, pieces: mpsc::Sender<Piece>| {
+    let pump_one = async |pipe: pipe::Receiver, stream: Stream, pieces: mpsc::Sender<PumpedPiece>| {
         if let Err(error) = pump_stream(pipe, stream, pieces, stop.clone()).await {
             warn!(%error, ?stream, "cannot read the output to its end");
         }
@@ -44,7 +49,7 @@ pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: &Arc<O
 }
 
 /// Appends the pieces to the logs, one after another, until the pump drops the senders.
-async fn write(mut pieces: mpsc::Receiver<Piece>, output: &Arc<Output>) {
+async fn write(mut pieces: mpsc::Receiver<PumpedPiece>, output: &Arc<AgentOutput>) {
     while let Some((stream, bytes)) = pieces.recv().await {
         if let Err(error) = output.on_disk(move |output| output.append(stream, &bytes)).await {
             warn!(%error, "cannot keep output");
@@ -55,7 +60,7 @@ async fn write(mut pieces: mpsc::Receiver<Piece>, output: &Arc<Output>) {
 async fn pump_stream(
     mut pipe: pipe::Receiver,
     stream: Stream,
-    pieces: mpsc::Sender<Piece>,
+    pieces: mpsc::Sender<PumpedPiece>,
     mut stop: watch::Receiver<()>,
 ) -> io::Result<()> {
     let append = async |bytes: &[u8]| pieces.send((stream, bytes.into())).await.map_err(io::Error::other);

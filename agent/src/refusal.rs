@@ -4,7 +4,7 @@ use protocol::ids::Generation;
 
 /// Why a request changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RequestRefusal {
     /// The agent has already received a message of a newer generation.
     #[error("generation {asked} is older than {newest}, the newest that this agent has seen")]
     Stale {

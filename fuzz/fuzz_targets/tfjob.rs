@@ -2,7 +2,7 @@
 //! TFJob as an object. If a user applies this object again, the object describes the same job.
 #![cfg_attr(fuzzing, no_main)]
 
-use launchers::tfjob::{Place, difference, object, read};
+use launchers::tfjob::{ReplicaHost, difference, object, read};
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|document: &[u8]| check(document));
 pub(crate) fn check(document: &[u8]) {
     let Ok(document) = std::str::from_utf8(document) else { return };
     let read = |document: String| {
-        let place = Place::Pods { namespace: "team".to_owned(), honours_root: true };
+        let place = ReplicaHost::Pods { namespace: "team".to_owned(), honours_root: true };
         read(&TfJobRequest { document, ..TfJobRequest::default() }, &place).map(|read| read.spec)
     };
     let spec = match read(document.to_owned()) {

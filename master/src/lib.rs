@@ -28,7 +28,7 @@ use anyhow::{Context as _, anyhow};
 use history::History;
 use image_program::Registries;
 use job::key::JobKey;
-use launchers::tfjob::Place;
+use launchers::tfjob::ReplicaHost;
 use protocol::image::ImageRef;
 use protocol::lease::Lease;
 use tokio::net::TcpListener;
@@ -50,7 +50,7 @@ use crate::driver::Context;
 use crate::host::descriptors::Descriptors;
 use crate::host::signals::Signals;
 use crate::host::state_dir::StateDir;
-use crate::http::{About, Server};
+use crate::http::{AboutMaster, Server};
 use crate::kube::Cluster;
 use crate::logs::Archive;
 use crate::registry::Jobs;
@@ -112,7 +112,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
 
     let end = CancellationToken::new();
     let (agent_binary, python) = (config.agent_to_give()?, Config::python());
-    let about = About { backend: config.backend().into(), place, agent_binary, python };
+    let about = AboutMaster { backend: config.backend().into(), place, agent_binary, python };
     let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
@@ -154,7 +154,7 @@ struct World {
     /// The cluster of the pods, if they are Kubernetes pods.
     cluster: Option<Cluster>,
     /// Where TFJobs run.
-    place: Place,
+    place: ReplicaHost,
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
@@ -185,7 +185,17 @@ impl World {
     ) -> anyhow::Result<Self> {
         let (boot_id, store) = (boot_id(&store).await?, Arc::new(store));
         let (logs, code, history) = (state.logs(), state.code(), state.history());
-        Ok(Self { store, backend, cluster: None, place: Place::Processes, agent_key, boot_id, logs, code, history })
+        Ok(Self {
+            store,
+            backend,
+            cluster: None,
+            place: ReplicaHost::Processes,
+            agent_key,
+            boot_id,
+            logs,
+            code,
+            history,
+        })
     }
 }
 
@@ -255,7 +265,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
         boot_id: boot_id(&store).await?,
         store: Arc::new(store),
         backend: Arc::new(backend),
-        place: Place::Pods { namespace: cluster.namespace().to_owned(), honours_root },
+        place: ReplicaHost::Pods { namespace: cluster.namespace().to_owned(), honours_root },
         agent_key,
         logs: state.logs().join(cluster.folder()),
         code: state.code().join(cluster.folder()),

@@ -11,10 +11,10 @@ use crate::mutex::Mutex;
 
 /// The turns of all gangs. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Turns(Arc<Shared>);
+pub struct Turns(Arc<SharedTurns>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedTurns {
     began: Instant,
     table: Mutex<Table>,
     /// Notified when the turn of any job has changed.
@@ -24,7 +24,7 @@ struct Shared {
 impl Default for Turns {
     fn default() -> Self {
         let (began, changes) = (Instant::now(), watch::Sender::new(()));
-        Self(Arc::new(Shared { began, table: Mutex::default(), changes }))
+        Self(Arc::new(SharedTurns { began, table: Mutex::default(), changes }))
     }
 }
 
@@ -35,8 +35,8 @@ impl Turns {
     }
 
     /// The seat of a job.
-    pub(crate) fn seat(&self, uid: &str) -> Seat {
-        Seat { uid: uid.to_owned(), turns: self.clone(), changes: self.0.changes.subscribe() }
+    pub(crate) fn seat(&self, uid: &str) -> Lane {
+        Lane { uid: uid.to_owned(), turns: self.clone(), changes: self.0.changes.subscribe() }
     }
 
     /// Changes the table, and decides the turns.
@@ -61,13 +61,13 @@ impl Turns {
 
 /// The entry of one job in the table of turns; no seat of a member. The job leaves the table when this is dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct Lane {
     uid: String,
     turns: Turns,
     changes: watch::Receiver<()>,
 }
 
-impl Seat {
+impl Lane {
     /// Notes that the job's driver will post soon. Until then, but at most for `PATIENCE`, no other incomplete gang
     /// creates pods.
     pub(crate) fn expect(&self) {
@@ -97,7 +97,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Lane {
     fn drop(&mut self) {
         self.leave();
     }

@@ -12,13 +12,13 @@ use protocol::code::{CodeFile, Manifest, Sha256};
 
 /// The files of some code. Another delivery may move or remove them, and a script may change them.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldFiles {
     manifest: Arc<Manifest>,
     /// A file for each blob, with the blob's length in bytes.
     blobs: BTreeMap<Sha256, (PathBuf, u64)>,
 }
 
-impl Held {
+impl HeldFiles {
     /// `path` returns where a file of the manifest is, from its index.
     pub(super) fn new(manifest: Arc<Manifest>, path: impl Fn(usize, &CodeFile) -> PathBuf) -> Self {
         let files = manifest.files().iter().enumerate();

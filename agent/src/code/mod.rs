@@ -17,7 +17,7 @@ use protocol::agent::CodeStatus;
 use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Manifest, MissingBlobs, OWN_FOLDER, Sha256};
 use tracing::warn;
 
-pub use self::held::Held;
+pub use self::held::HeldFiles;
 
 /// The file of an arriving blob. The file gets the blob's name when the blob is complete and verified.
 const UNFINISHED: &str = "unfinished";
@@ -27,7 +27,7 @@ const EXECUTABLE_MODE: u32 = 0o755;
 
 /// Why a request about code fails.
 #[derive(Debug, thiserror::Error)]
-pub enum CodeError {
+pub enum CodeRequestError {
     /// The manifest has another id.
     #[error("the manifest of code {asked} has the id {found}")]
     WrongId {
@@ -95,11 +95,11 @@ impl CodeFolder {
     /// Accepts a manifest, and returns the missing blobs. Reuses files of the code that is in place.
     ///
     /// # Errors
-    /// [`CodeError::WrongId`], [`CodeError::InTheWay`] and [`CodeError::File`].
-    pub fn offer(&mut self, id: CodeId, manifest: Manifest) -> Result<MissingBlobs, CodeError> {
+    /// [`CodeRequestError::WrongId`], [`CodeRequestError::InTheWay`] and [`CodeRequestError::File`].
+    pub fn offer(&mut self, id: CodeId, manifest: Manifest) -> Result<MissingBlobs, CodeRequestError> {
         let found = manifest.id();
         if found != id {
-            return Err(CodeError::WrongId { asked: id, found });
+            return Err(CodeRequestError::WrongId { asked: id, found });
         }
         if self.placed.is_some() {
             drop(self.locked()?);
@@ -124,11 +124,15 @@ impl CodeFolder {
     /// Accepts blobs, in the form that [`BlobReader`] describes, and returns the blobs that are still missing.
     ///
     /// # Errors
-    /// All of [`CodeError`]. Complete blobs are kept even after an error.
-    pub fn receive(&mut self, id: CodeId, mut parts: impl Iterator<Item = Bytes>) -> Result<MissingBlobs, CodeError> {
+    /// All of [`CodeRequestError`]. Complete blobs are kept even after an error.
+    pub fn receive(
+        &mut self,
+        id: CodeId,
+        mut parts: impl Iterator<Item = Bytes>,
+    ) -> Result<MissingBlobs, CodeRequestError> {
         let Some(code) = self.incoming.as_ref().filter(|code| code.id == id) else {
             let is_here = self.status().staged == Some(id);
-            return if is_here { Ok(MissingBlobs::default()) } else { Err(CodeError::Missing(id)) };
+            return if is_here { Ok(MissingBlobs::default()) } else { Err(CodeRequestError::Missing(id)) };
         };
         let mut incoming =
             Incoming { folder: self.folder("incoming"), reader: BlobReader::new(&code.manifest), file: None };
@@ -144,19 +148,19 @@ impl CodeFolder {
     /// files that both the script and the new code have changed.
     ///
     /// # Errors
-    /// [`CodeError::Missing`], [`CodeError::InTheWay`] and [`CodeError::File`].
-    pub fn put_in_place(&mut self, id: CodeId) -> Result<Vec<String>, CodeError> {
+    /// [`CodeRequestError::Missing`], [`CodeRequestError::InTheWay`] and [`CodeRequestError::File`].
+    pub fn put_in_place(&mut self, id: CodeId) -> Result<Vec<String>, CodeRequestError> {
         let _lock = self.locked()?;
         if is(&self.placed, id) {
             return Ok(vec![]);
         }
         let Some(code) = self.staged.as_ref().filter(|code| code.id == id) else {
-            return Err(CodeError::Missing(id));
+            return Err(CodeRequestError::Missing(id));
         };
         let said = self.replace(code);
         // If a move has failed, the working directory may contain files of old and new code. So no code counts as
         // placed, and the next delivery sends all blobs that are not there.
-        if !matches!(said, Err(CodeError::InTheWay(_))) {
+        if !matches!(said, Err(CodeRequestError::InTheWay(_))) {
             self.placed = self.staged.take().filter(|_| said.is_ok());
         }
         said
@@ -165,15 +169,15 @@ impl CodeFolder {
     /// Puts new code in place of the code in the working directory, unless another agent has done so. Until all files
     /// are changed, the record names the old code and the new code, so that the next delivery knows the contents of
     /// both, even if this agent is killed.
-    fn replace(&self, Code { id, manifest: new }: &Code) -> Result<Vec<String>, CodeError> {
+    fn replace(&self, Code { id, manifest: new }: &Code) -> Result<Vec<String>, CodeRequestError> {
         let (staged, earlier) = (self.folder("staged"), self.earlier());
         if self.has_all_of(earlier.as_ref(), *id) {
             fs::remove_dir_all(staged)?;
             return Ok(vec![]);
         }
-        let change = place::Change::new(&self.work_dir, new, earlier.as_ref());
+        let change = place::CodeChange::new(&self.work_dir, new, earlier.as_ref());
         if let Some(path) = change.obstacle() {
-            return Err(CodeError::InTheWay(path));
+            return Err(CodeRequestError::InTheWay(path));
         }
         self.record.write(&earlier.clone().unwrap_or_default().begin(new))?;
         let said = change.apply(&staged)?;
@@ -215,17 +219,17 @@ impl CodeFolder {
     /// no file.
     ///
     /// # Errors
-    /// [`CodeError::Missing`].
-    pub fn held(&self, id: CodeId) -> Result<Held, CodeError> {
+    /// [`CodeRequestError::Missing`].
+    pub fn held(&self, id: CodeId) -> Result<HeldFiles, CodeRequestError> {
         let staged = self.folder("staged");
         if let Some(Code { manifest, .. }) = self.placed.as_ref().filter(|code| code.id == id) {
-            return Ok(Held::new(Arc::clone(manifest), |_, file| self.work_dir.join(file.path.as_str())));
+            return Ok(HeldFiles::new(Arc::clone(manifest), |_, file| self.work_dir.join(file.path.as_str())));
         }
         match self.staged.as_ref().filter(|code| code.id == id) {
             Some(Code { manifest, .. }) => {
-                Ok(Held::new(Arc::clone(manifest), |index, _| staged.join(index.to_string())))
+                Ok(HeldFiles::new(Arc::clone(manifest), |index, _| staged.join(index.to_string())))
             }
-            None => Err(CodeError::Missing(id)),
+            None => Err(CodeRequestError::Missing(id)),
         }
     }
 
@@ -257,7 +261,7 @@ impl CodeFolder {
     /// Stages the incoming code if it is complete. The first code is put in place at once, so that a warm interpreter
     /// can read it. If other code is in the working directory, the new code waits for the next start, because scripts of
     /// other agents may use the present code.
-    fn complete(&mut self) -> Result<MissingBlobs, CodeError> {
+    fn complete(&mut self) -> Result<MissingBlobs, CodeRequestError> {
         let Some(code) = &self.incoming else { return Ok(MissingBlobs::default()) };
         let (id, folder) = (code.id, self.folder("incoming"));
         let blobs = code.manifest.blobs().into_iter();
@@ -324,7 +328,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    fn take(&mut self, mut part: &[u8]) -> Result<(), CodeError> {
+    fn take(&mut self, mut part: &[u8]) -> Result<(), CodeRequestError> {
         let unfinished = self.folder.join(UNFINISHED);
         while let Some(next) = self.reader.next(&mut part)? {
             match next {

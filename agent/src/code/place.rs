@@ -17,7 +17,7 @@ use super::set_mode;
 const NAMED_MAX: usize = 20;
 
 /// The change from the earlier code to the new one.
-pub(super) struct Change<'a> {
+pub(super) struct CodeChange<'a> {
     work_dir: &'a Path,
     new: &'a Manifest,
     earlier: Option<&'a PlacedCode>,
@@ -40,7 +40,7 @@ enum Fate {
     Replaced,
 }
 
-impl<'a> Change<'a> {
+impl<'a> CodeChange<'a> {
     /// Reads the files that only the earlier code has.
     pub(super) fn new(work_dir: &'a Path, new: &'a Manifest, earlier: Option<&'a PlacedCode>) -> Self {
         let delivered = earlier.map(PlacedCode::delivered).unwrap_or_default();
@@ -73,7 +73,7 @@ impl<'a> Change<'a> {
         taken.find(|path| fs::symlink_metadata(path).is_ok())
     }
 
-    /// Whether this folder will be empty after [`Change::apply`] has removed the files that only the earlier code has.
+    /// Whether this folder will be empty after [`CodeChange::apply`] has removed the files that only the earlier code has.
     fn will_vanish(&self, folder: &str) -> bool {
         let prefix = format!("{folder}/");
         let is_ours = self.going.range(prefix.as_str()..).next().is_some_and(|gone| gone.starts_with(&prefix));

@@ -16,14 +16,14 @@ use tokio::time::timeout;
 use super::code;
 use super::query::{Query, WHOLE};
 use crate::agent::Agent;
-use crate::follow::{Follower, Until};
+use crate::follow::{LogReader, Until};
 use crate::process::clock::clock;
 use crate::process::environment::{parse_config, parse_notice, parse_warm};
 use crate::run::LINE_BYTES;
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, usage_of};
-use crate::server::answer::{self, Failure, Result};
+use crate::server::answer::{self, RequestFailure, Result};
 use crate::server::body::OutputForm;
 use crate::server::incoming::read_body;
 
@@ -48,7 +48,7 @@ const BEGIN_LIMIT: Duration = Duration::from_millis(200);
 /// address of a joining machine with this route.
 pub(super) async fn healthz(request: Request<Incoming>, agent: &Agent) -> Result {
     match Query::of(&request).get("boot_id") {
-        Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
+        Some(asked) if agent.status.borrow().boot_id != asked => Err(RequestFailure::AnotherAgent),
         Some(_) | None => Ok(answer::ok()),
     }
 }
@@ -57,11 +57,11 @@ pub(super) async fn healthz(request: Request<Incoming>, agent: &Agent) -> Result
 /// reach each other.
 pub(super) async fn reach(request: Request<Incoming>) -> Result {
     let address = Query::of(&request).parse("address", "an address and port, such as 10.0.0.1:7896")?;
-    let address: SocketAddr = address.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
+    let address: SocketAddr = address.ok_or_else(|| RequestFailure::Query("address is missing".to_owned()))?;
     match timeout(REACH_LIMIT, TcpStream::connect(address)).await {
         Ok(Ok(_)) => Ok(answer::ok()),
-        Ok(Err(error)) => Err(Failure::OutOfReach(error.to_string())),
-        Err(_) => Err(Failure::OutOfReach(format!("no answer within {} s", REACH_LIMIT.as_secs()))),
+        Ok(Err(error)) => Err(RequestFailure::OutOfReach(error.to_string())),
+        Err(_) => Err(RequestFailure::OutOfReach(format!("no answer within {} s", REACH_LIMIT.as_secs()))),
     }
 }
 
@@ -88,9 +88,9 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
 }
 
 /// Does the work in a separate task, which continues if the caller disconnects. `work` holds the lock of
-/// `JobCode::next`, so the task also keeps other requests from this lock until the work is done.
+/// `DeliveredCode::next`, so the task also keeps other requests from this lock until the work is done.
 async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
-    tokio::spawn(work).await.map_err(|_| Failure::Ending)?
+    tokio::spawn(work).await.map_err(|_| RequestFailure::Ending)?
 }
 
 /// Starts the warm interpreter. Answers before the modules are imported.
@@ -125,7 +125,7 @@ pub(super) async fn stop(request: Request<Incoming>, agent: &Agent) -> Result {
 /// Passes a JSON object to the script's helper, which reads it as the value of `notice`. The agent does not interpret it.
 pub(super) async fn notice(request: Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(&request).generation()?;
-    let generation = generation.ok_or_else(|| Failure::Query("generation is missing".to_owned()))?;
+    let generation = generation.ok_or_else(|| RequestFailure::Query("generation is missing".to_owned()))?;
     let body = read_body(request.into_body(), NOTICE_LIMIT).await?;
     let line = format!("{{\"notice\": {}}}\n", parse_notice(&body)?).into_bytes();
     ask(agent, Command::Notice { generation, line }).await
@@ -139,7 +139,8 @@ pub(super) async fn stacks(request: Request<Incoming>, agent: &Agent) -> Result 
         (status.pid, status.generation)
     };
     let main = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
-    let main = main.filter(|_| asked.is_none_or(|asked| Some(asked) == generation)).ok_or(Failure::NotRunning)?;
+    let main =
+        main.filter(|_| asked.is_none_or(|asked| Some(asked) == generation)).ok_or(RequestFailure::NotRunning)?;
     Ok(answer::message(&*agent.stacks.of(main).await))
 }
 
@@ -184,8 +185,8 @@ pub(super) async fn logs(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let (stream, asked) = (query.stream()?, query.parse("offset", "a whole number of bytes")?.unwrap_or(0));
     let until = if query.flag("follow")? { Until::RunExited } else { Until::Offset(agent.output.log(stream).end()) };
-    let follower = Follower::open(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
-    let follower = follower.await.map_err(|_| Failure::Ending)?;
+    let follower = LogReader::open(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
+    let follower = follower.await.map_err(|_| RequestFailure::Ending)?;
     let dropped = follower.offset().saturating_sub(asked);
     let form = if query.flag("ages")? { OutputForm::Aged } else { OutputForm::Plain };
     Ok(answer::logs(follower, form, dropped, agent.activity.begin()))
@@ -193,7 +194,7 @@ pub(super) async fn logs(request: Request<Incoming>, agent: &Agent) -> Result {
 
 /// Sends a command to the runner, and returns the runner's reply as an answer.
 async fn ask(agent: &Agent, command: Command) -> Result {
-    match agent.ask(command).await.ok_or(Failure::Ending)? {
+    match agent.ask(command).await.ok_or(RequestFailure::Ending)? {
         Reply::Done => Ok(answer::ok()),
         Reply::Underway => Ok(answer::text(StatusCode::ACCEPTED, "stopping")),
         Reply::Refused(refusal) => Err(refusal.into()),

@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 
 use crate::agent::Agent;
 use crate::server::HEAD_BYTES;
-use crate::server::answer::{self, Failure};
+use crate::server::answer::{self, RequestFailure};
 use crate::server::body::AgentBody;
 use connections::{Authenticated, Connections, Slot};
 
@@ -165,7 +165,7 @@ async fn answer(request: Request<Incoming>, agent: &Agent, authenticated: &Authe
     // (RFC 9112, 11.2). hyper accepts Transfer-Encoding and silently drops a Content-Length beside it, so a request with
     // both headers looks like a plain chunked request. hyper itself refuses an invalid or a contradictory Content-Length.
     if headers.contains_key(TRANSFER_ENCODING) {
-        return Err(Failure::Framing);
+        return Err(RequestFailure::Framing);
     }
     let check = || agent.access.check(request.uri(), headers);
     let is_anonymous = match check() {
@@ -205,8 +205,8 @@ async fn route(request: Request<Incoming>, agent: &Agent) -> answer::Result {
             (Some((id, true)), _) => (Method::PUT, Box::pin(code::receive(id, request, agent))),
             (Some((id, false)), &Method::GET) => (Method::GET, Box::pin(code::held(id, agent))),
             (Some((id, false)), _) => (Method::PUT, Box::pin(code::offer(id, request, agent))),
-            (None, _) => return Err(Failure::UnknownRoute(path.to_owned())),
+            (None, _) => return Err(RequestFailure::UnknownRoute(path.to_owned())),
         },
     };
-    if method == allowed { answer.await } else { Err(Failure::Method { allowed }) }
+    if method == allowed { answer.await } else { Err(RequestFailure::Method { allowed }) }
 }

@@ -9,7 +9,7 @@ use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Renewal};
 
 use crate::log::Stream;
-use crate::server::answer::Failure;
+use crate::server::answer::RequestFailure;
 
 /// What an invalid number should have been.
 pub(super) const WHOLE: &str = "a whole number";
@@ -33,28 +33,28 @@ impl<'a> Query<'a> {
         })
     }
 
-    pub(super) fn parse<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Failure> {
+    pub(super) fn parse<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, RequestFailure> {
         let parse = |text: &str| text.parse().map_err(|_| bad(name, text, expected));
         self.get(name).map(parse).transpose()
     }
 
-    pub(super) fn generation(&self) -> Result<Option<Generation>, Failure> {
+    pub(super) fn generation(&self) -> Result<Option<Generation>, RequestFailure> {
         self.parse("generation", "of the form E.S, such as 1.1")
     }
 
     /// The membership in a start: `seat`, `of` and `start`, either all three or none. `pushes` is optional.
-    pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
+    pub(super) fn membership(&self) -> Result<Option<Membership>, RequestFailure> {
         let number = |name: &str| self.parse::<u32>(name, WHOLE);
         let pushes = number("pushes")?.unwrap_or_default();
         match (number("seat")?, number("of")?, number("start")?) {
             (None, None, None) => Ok(None),
             (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start, pushes })),
-            _ => Err(Failure::Query("seat, of and start must be given together".to_owned())),
+            _ => Err(RequestFailure::Query("seat, of and start must be given together".to_owned())),
         }
     }
 
     /// Time from SIGTERM to SIGKILL, in seconds with or without a fraction.
-    pub(super) fn grace(&self) -> Result<Option<Duration>, Failure> {
+    pub(super) fn grace(&self) -> Result<Option<Duration>, RequestFailure> {
         let name = "grace";
         let expected = "a number of seconds, 86400 at most";
         let Some(text) = self.get(name) else { return Ok(None) };
@@ -64,27 +64,27 @@ impl<'a> Query<'a> {
     }
 
     /// Maximum time of a long poll: `wait_ms` or, without this parameter, `wait` in seconds.
-    pub(super) fn wait(&self) -> Result<Option<Duration>, Failure> {
+    pub(super) fn wait(&self) -> Result<Option<Duration>, RequestFailure> {
         let seconds = self.parse("wait", "a whole number of seconds")?.map(Duration::from_secs);
         Ok(self.millis("wait_ms")?.map(Duration::from_millis).or(seconds))
     }
 
-    fn millis(&self, name: &str) -> Result<Option<u64>, Failure> {
+    fn millis(&self, name: &str) -> Result<Option<u64>, RequestFailure> {
         self.parse(name, "a whole number of milliseconds")
     }
 
     /// The renewal that keeps the run alive: `fence_ms` and `heard_ms`, either both or none.
-    pub(super) fn renewal(&self) -> Result<Option<Renewal>, Failure> {
+    pub(super) fn renewal(&self) -> Result<Option<Renewal>, RequestFailure> {
         match (self.millis("fence_ms")?, self.millis("heard_ms")?) {
             (None, None) => Ok(None),
             (Some(fence), Some(heard)) => {
                 Ok(Some(Renewal { fence: Duration::from_millis(fence), heard: ClockMillis(heard) }))
             }
-            _ => Err(Failure::Query("fence_ms and heard_ms must be given together".to_owned())),
+            _ => Err(RequestFailure::Query("fence_ms and heard_ms must be given together".to_owned())),
         }
     }
 
-    pub(super) fn stream(&self) -> Result<Stream, Failure> {
+    pub(super) fn stream(&self) -> Result<Stream, RequestFailure> {
         match self.get("stream") {
             None | Some("both") => Ok(Stream::Both),
             Some("stdout") => Ok(Stream::Stdout),
@@ -94,12 +94,12 @@ impl<'a> Query<'a> {
     }
 
     /// A parameter that is `true` or `false`. Without it, the value is `false`.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, Failure> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool, RequestFailure> {
         Ok(self.parse(name, "true or false")?.unwrap_or(false))
     }
 }
 
-fn bad(name: &str, text: &str, expected: &str) -> Failure {
+fn bad(name: &str, text: &str, expected: &str) -> RequestFailure {
     let shown: String = text.chars().take(80).collect();
-    Failure::Query(format!("{name}={shown} is not {expected}"))
+    RequestFailure::Query(format!("{name}={shown} is not {expected}"))
 }

@@ -31,7 +31,7 @@ const ANSWER_BYTES: usize = 64 * 1024;
 
 /// The master of a job.
 #[derive(Debug)]
-pub(super) struct Master {
+pub(super) struct MasterOfJob {
     pub(super) endpoint: Endpoint,
     pub(super) token: Option<String>,
     pub(super) task: JobName,
@@ -55,7 +55,7 @@ pub(super) enum CallError {
     NoMaster(StatusCode),
 }
 
-impl Master {
+impl MasterOfJob {
     /// Sends a message.
     pub(super) async fn ask(&self, message: &JoinRequest) -> Result<JoinAnswer, CallError> {
         let body = serde_json::to_vec(message).expect("messages have text keys and no failing parts");
@@ -91,7 +91,7 @@ impl Master {
     }
 }
 
-impl fmt::Display for Master {
+impl fmt::Display for MasterOfJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the master at {}", self.endpoint)
     }

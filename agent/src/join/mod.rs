@@ -25,8 +25,8 @@ use crate::agent::Agent;
 use crate::config::join::{Endpoint, Join, JoinOptions};
 use crate::run::{AgentEnd, Command};
 use crate::token::{Access, TokenHash};
-use call::{CallError, Master};
-use port::Claim;
+use call::{CallError, MasterOfJob};
+use port::ReservedPort;
 
 /// How long an agent tries to tell the master that it ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
@@ -35,14 +35,14 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
 const NOT_SUCCEEDED: u8 = 1;
 
 /// A machine that joins a job.
-pub(crate) struct Machine {
+pub(crate) struct JoiningMachine {
     join: Join,
     address: SocketAddr,
-    tensorflow: Claim,
+    tensorflow: ReservedPort,
     token: watch::Sender<Option<TokenHash>>,
 }
 
-impl Machine {
+impl JoiningMachine {
     /// Finds this machine's address, and claims a port for TensorFlow.
     ///
     /// # Errors
@@ -92,8 +92,8 @@ pub(crate) struct Joining {
 impl Joining {
     /// Begins to join. `listening` is the address on which the agent listens. If the master does not answer for
     /// `patience` and nothing runs, the agent ends.
-    pub(crate) fn begin(machine: Machine, listening: SocketAddr, agent: Agent, patience: Duration) -> Self {
-        let Machine { join, mut address, tensorflow, token } = machine;
+    pub(crate) fn begin(machine: JoiningMachine, listening: SocketAddr, agent: Agent, patience: Duration) -> Self {
+        let JoiningMachine { join, mut address, tensorflow, token } = machine;
         if address.port() == 0 {
             address.set_port(listening.port());
         }
@@ -110,9 +110,9 @@ impl Joining {
             place: None,
             left: None,
         };
-        let master = Master { endpoint: master, token: bearer, task };
+        let master = MasterOfJob { endpoint: master, token: bearer, task };
         let lease = Lease::new(Duration::from_secs(lease_seconds.unwrap_or(LEASE_SECONDS).into()));
-        let member = Member { master, message, token, lease, said: String::new(), agent, _tensorflow: tensorflow };
+        let member = JoinedRun { master, message, token, lease, said: String::new(), agent, _tensorflow: tensorflow };
         let (leaving, told) = oneshot::channel();
         Self { leaving, task: tokio::spawn(member.run(told, patience)) }
     }
@@ -137,8 +137,8 @@ fn exit_code(outcome: JobState, own: u8) -> u8 {
     }
 }
 
-struct Member {
-    master: Master,
+struct JoinedRun {
+    master: MasterOfJob,
     /// The message, updated from the master's last answer.
     message: JoinRequest,
     token: watch::Sender<Option<TokenHash>>,
@@ -146,10 +146,10 @@ struct Member {
     /// The newest line in the log about an answer. An equal line is not logged again.
     said: String,
     agent: Agent,
-    _tensorflow: Claim,
+    _tensorflow: ReservedPort,
 }
 
-impl Member {
+impl JoinedRun {
     /// Keeps this machine in its job until the job or the agent ends. Returns the job's outcome, if it is known.
     async fn run(mut self, told: oneshot::Receiver<Left>, patience: Duration) -> anyhow::Result<Option<JobState>> {
         let outcome = tokio::select! {

@@ -11,12 +11,12 @@ use rustix::net::sockopt;
 use tokio::net::TcpSocket;
 
 /// A reserved port. Dropping this value frees the port.
-pub(super) struct Claim {
+pub(super) struct ReservedPort {
     _socket: TcpSocket,
     port: u16,
 }
 
-impl Claim {
+impl ReservedPort {
     pub(super) fn port(&self) -> NonZeroU16 {
         NonZeroU16::new(self.port).expect("the range does not begin with 0")
     }
@@ -26,7 +26,7 @@ impl Claim {
 ///
 /// # Errors
 /// Fails if every port is in use, or if the machine refuses for another reason.
-pub(super) fn claim() -> io::Result<Claim> {
+pub(super) fn claim() -> io::Result<ReservedPort> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for port in LOCAL_TENSORFLOW_PORTS {
         match bind(port) {
@@ -39,7 +39,7 @@ pub(super) fn claim() -> io::Result<Claim> {
 
 /// Binds a port on every interface, like TensorFlow's server: for IPv6 and IPv4, or for IPv4 alone if the machine has
 /// no IPv6.
-fn bind(port: u16) -> io::Result<Claim> {
+fn bind(port: u16) -> io::Result<ReservedPort> {
     let socket = match TcpSocket::new_v6() {
         Ok(socket) => {
             sockopt::set_ipv6_v6only(&socket, false)?;
@@ -53,5 +53,5 @@ fn bind(port: u16) -> io::Result<Claim> {
         }
     };
     socket.set_reuseaddr(true)?;
-    Ok(Claim { _socket: socket, port })
+    Ok(ReservedPort { _socket: socket, port })
 }

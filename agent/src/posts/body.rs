@@ -14,11 +14,11 @@ struct Body {
 
 #[derive(Debug, Deserialize)]
 struct TrainerStatus {
-    metrics: Option<Vec<Metric>>,
+    metrics: Option<Vec<PostedMetric>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Metric {
+struct PostedMetric {
     name: String,
     /// A number as text. Other texts are left out.
     value: String,
@@ -30,7 +30,7 @@ pub(crate) fn progress_after(before: Option<&Progress>, post: &[u8]) -> serde_js
     let (steps, others): (Vec<_>, Vec<_>) =
         metrics.unwrap_or_default().into_iter().partition(|metric| metric.name == STEP);
     let step = steps.iter().find_map(|step| step.value.parse().ok());
-    let numbers = others.into_iter().filter_map(|Metric { name, value }| Some((name, value.parse().ok()?)));
+    let numbers = others.into_iter().filter_map(|PostedMetric { name, value }| Some((name, value.parse().ok()?)));
     let step = step.or(before.and_then(|before| before.step));
     Ok(Progress { step, values: numbers.collect(), ..Progress::default() })
 }

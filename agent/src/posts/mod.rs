@@ -35,13 +35,13 @@ use crate::token::TokenHash;
 #[derive(Debug)]
 pub(crate) struct Posts {
     /// `None` if the run has no address, and after the end of the run.
-    open: Option<Open>,
+    open: Option<OpenAddress>,
     newest: watch::Receiver<Option<Progress>>,
 }
 
 /// The address of a living run. Dropping this value closes the address, and removes the file of the token.
 #[derive(Debug)]
-struct Open {
+struct OpenAddress {
     address: SocketAddr,
     token_file: PathBuf,
     server: JoinHandle<()>,
@@ -60,9 +60,9 @@ impl Posts {
     pub(crate) fn of_run(environment: &mut Environment, folder: Option<&Path>) -> Self {
         let Some(folder) = folder.filter(|_| wants_address(environment)) else { return Self::default() };
         let (posted, newest) = watch::channel(None);
-        let open = Open::in_folder(folder, posted);
+        let open = OpenAddress::in_folder(folder, posted);
         let open = open.inspect_err(|error| warn!(%error, "the run has no address for posts of its progress")).ok();
-        if let Some(Open { address, token_file, .. }) = &open {
+        if let Some(OpenAddress { address, token_file, .. }) = &open {
             environment.insert(KUBEFLOW_TRAINER_SERVER_URL.into(), format!("http://{address}{PATH}").into());
             environment.insert(KUBEFLOW_TRAINER_SERVER_TOKEN.into(), token_file.into());
             keep_off_the_proxy(environment, OsStr::new(&address.ip().to_string()));
@@ -97,7 +97,7 @@ fn wants_address(environment: &Environment) -> bool {
     !is_disabled && own.into_iter().all(|name| !environment.contains_key(OsStr::new(name)))
 }
 
-impl Open {
+impl OpenAddress {
     fn in_folder(folder: &Path, posted: watch::Sender<Option<Progress>>) -> io::Result<Self> {
         let listener = StdListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -113,7 +113,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenAddress {
     fn drop(&mut self) {
         self.server.abort();
         // A program that removes old files may have removed it.

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::body::progress_after;
 use crate::server::HEAD_BYTES;
-use crate::server::answer::{self, Failure};
+use crate::server::answer::{self, RequestFailure};
 use crate::server::incoming::{BODY_TIME, read_body};
 use crate::token::{Denied, TokenHash};
 
@@ -80,13 +80,13 @@ async fn receive(
         return Err(Denied::Token.into());
     }
     if request.uri().path() != PATH {
-        return Err(Failure::UnknownRoute(request.uri().path().to_owned()));
+        return Err(RequestFailure::UnknownRoute(request.uri().path().to_owned()));
     }
     if request.method() != Method::POST {
-        return Err(Failure::Method { allowed: Method::POST });
+        return Err(RequestFailure::Method { allowed: Method::POST });
     }
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
-    let progress = progress_after(posted.borrow().as_ref(), &body).map_err(Failure::Post)?;
+    let progress = progress_after(posted.borrow().as_ref(), &body).map_err(RequestFailure::Post)?;
     posted.send_replace(Some(progress));
     Ok(answer::ok())
 }

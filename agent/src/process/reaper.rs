@@ -26,7 +26,7 @@ pub struct Reaper {
 
 /// The children whose end matters.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Watched {
+pub struct WatchedChildren {
     /// The main process of the run.
     pub main: Option<Pid>,
     /// The warm interpreter.
@@ -59,7 +59,7 @@ impl Reaper {
 
     /// Reaps every child that has ended. If a watched child has ended, first kills the process group with the child's
     /// id. No other group can have this id before the child is reaped. After a success, the group may live on.
-    pub fn reap(&self, Watched { main, warm }: Watched) -> Reaped {
+    pub fn reap(&self, WatchedChildren { main, warm }: WatchedChildren) -> Reaped {
         for leader in [main, warm].into_iter().flatten().filter(|leader| has_failed(*leader)) {
             kill_group(leader);
         }
@@ -86,7 +86,7 @@ impl Reaper {
 
     /// Reaps every child that has ended, and returns whether other children remain.
     pub fn has_children_after_reaping(&self) -> bool {
-        self.reap(Watched::default());
+        self.reap(WatchedChildren::default());
         self.has_children_besides(None)
     }
 

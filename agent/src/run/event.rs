@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 use super::phase::Assignment;
 use crate::process::environment::EnvChanges;
-use crate::refusal::Refusal;
+use crate::refusal::RequestRefusal;
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub enum Reply {
     /// The request will be fulfilled.
     Underway,
     /// The request is refused.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// An action for the runner.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use protocol::agent::ExitOutcome;
 
-use super::phase::Cause;
+use super::phase::EndCause;
 
 /// The folder of a container's own cgroup.
 pub const CGROUP: &str = "/sys/fs/cgroup";
@@ -54,7 +54,7 @@ impl Memory {
     }
 
     /// How the main process of the run ended. `outcome` is the kernel's report to the agent.
-    pub fn explain(&self, outcome: ExitOutcome, cause: Cause) -> ExitOutcome {
+    pub fn explain(&self, outcome: ExitOutcome, cause: EndCause) -> ExitOutcome {
         if ran_out(&outcome, cause, self.kills_before, self.kills()) {
             ExitOutcome::OutOfMemory { limit: self.limit() }
         } else {
@@ -85,8 +85,8 @@ impl Memory {
 /// Whether memory ran out: the main process was killed, but not by the agent, and the counter rose during the run. The
 /// counter names no process. So the result is also true if a user killed the run after the kernel had killed another
 /// process of the cgroup.
-pub fn ran_out(outcome: &ExitOutcome, cause: Cause, before: Option<u64>, after: Option<u64>) -> bool {
+pub fn ran_out(outcome: &ExitOutcome, cause: EndCause, before: Option<u64>, after: Option<u64>) -> bool {
     let was_killed = matches!(outcome, ExitOutcome::Signal(SIGKILL) | ExitOutcome::Code(KILLED));
     let has_risen = before.zip(after).is_some_and(|(before, after)| before < after);
-    cause == Cause::Own && was_killed && has_risen
+    cause == EndCause::Own && was_killed && has_risen
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use crate::log::{Output, Stream};
+use crate::log::{AgentOutput, Stream};
 use crate::process::child::Pipes;
 use crate::pump::pump;
 
@@ -40,7 +40,7 @@ pub(super) enum RunOutput {
 
 impl RunOutput {
     /// Starts to read the pipes of a run.
-    pub(super) fn read(pipes: Pipes, output: &Arc<Output>) -> Self {
+    pub(super) fn read(pipes: Pipes, output: &Arc<AgentOutput>) -> Self {
         let (stop, stopped) = watch::channel(());
         let output = Arc::clone(output);
         let task = tokio::spawn(async move {

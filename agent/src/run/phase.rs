@@ -60,7 +60,7 @@ pub enum Kill {
 
 /// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum EndCause {
     /// A stop ended it: `/stop`, the fence, or [`super::Command::EndNow`].
     Stopped,
     /// The agent received SIGTERM or SIGINT, and therefore stopped the run.
@@ -71,7 +71,7 @@ pub enum Cause {
 
 /// The phase of the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum RunPhase {
     /// There is no environment yet.
     #[default]
     Idle,
@@ -97,7 +97,7 @@ pub enum Phase {
         /// When it gets SIGKILL.
         kill: Kill,
         /// The request or signal that came first.
-        cause: Cause,
+        cause: EndCause,
     },
     /// The main process has ended; the runner kills its descendants and reads the last output.
     Ending {
@@ -106,7 +106,7 @@ pub enum Phase {
         /// How the main process ended.
         outcome: ExitOutcome,
         /// Why it ended.
-        cause: Cause,
+        cause: EndCause,
         /// When it ended.
         ended_at: UnixMillis,
     },
@@ -121,7 +121,7 @@ pub enum Phase {
     },
 }
 
-impl Phase {
+impl RunPhase {
     /// The environment that the run has or had.
     pub fn assignment(&self) -> Option<&Assignment> {
         match self {
@@ -162,8 +162,8 @@ impl Phase {
     }
 
     /// The cause to report if the main process has just ended.
-    pub fn cause(&self) -> Cause {
-        if let Self::Stopping { cause, .. } = self { *cause } else { Cause::Own }
+    pub fn cause(&self) -> EndCause {
+        if let Self::Stopping { cause, .. } = self { *cause } else { EndCause::Own }
     }
 
     /// Whether a run lives or can still be started, and is not being killed.

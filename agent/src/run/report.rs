@@ -4,7 +4,7 @@ use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::UnixMillis;
 
 use super::event::Now;
-use super::phase::Cause;
+use super::phase::EndCause;
 
 /// The exit code of an agent after a run with this report. It is the run's exit code, or 128 plus the number of the
 /// signal that ended the run. For a run that never started, it is 143 (SIGTERM) if the run was stopped, else 126. Only
@@ -24,11 +24,11 @@ pub fn exit_code(report: &ExitReport) -> u8 {
     }
 }
 
-pub(super) fn report(outcome: ExitOutcome, cause: Cause, ended_at: UnixMillis) -> ExitReport {
-    let (stopped, terminated) = (cause != Cause::Own, cause == Cause::Terminated);
+pub(super) fn report(outcome: ExitOutcome, cause: EndCause, ended_at: UnixMillis) -> ExitReport {
+    let (stopped, terminated) = (cause != EndCause::Own, cause == EndCause::Terminated);
     ExitReport { stopped, terminated, ..ExitReport::new(outcome, ended_at) }.bounded()
 }
 
-pub(super) fn not_started(reason: String, cause: Cause, now: Now) -> ExitReport {
+pub(super) fn not_started(reason: String, cause: EndCause, now: Now) -> ExitReport {
     report(ExitOutcome::NotStarted(reason), cause, now.wall)
 }

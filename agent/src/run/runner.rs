@@ -22,20 +22,20 @@ use super::fence::next_look;
 use super::helper::Helper;
 use super::memory::{CGROUP, Memory};
 use super::output::RunOutput;
-use super::phase::{Assignment, Cause, Kill, Phase};
+use super::phase::{Assignment, EndCause, Kill, RunPhase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
-use super::status::{Reports, log_change, status_of};
+use super::status::{ScriptReports, log_change, status_of};
 use super::step::{State, Step, step};
-use super::unstartable::Attempt;
+use super::unstartable::EndedRun;
 use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
-use crate::log::{Output, Stream, stderr_tail};
+use crate::log::{AgentOutput, Stream, stderr_tail};
 use crate::posts::Posts;
 use crate::process::child::{self, RunTemplate, Start, describe_failure};
 use crate::process::clock::clock;
 use crate::process::environment::EnvChanges;
-use crate::process::reaper::{Reaper, Watched, kill_group, signal_main};
+use crate::process::reaper::{Reaper, WatchedChildren, kill_group, signal_main};
 use crate::stacks::StacksFile;
 use crate::warm::{News, Warm};
 
@@ -60,7 +60,7 @@ const KILLED: u8 = 137;
 pub struct Runner {
     template: RunTemplate,
     helper_folder: HelperFolder,
-    output: Arc<Output>,
+    output: Arc<AgentOutput>,
     status: watch::Sender<RunStatus>,
     reaper: Reaper,
     memory: Memory,
@@ -95,12 +95,12 @@ impl Runner {
     pub fn new(
         template: RunTemplate,
         helper_folder: HelperFolder,
-        output: Arc<Output>,
+        output: Arc<AgentOutput>,
         reaper: Reaper,
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let (state, code) = (State::default(), CodeStatus::default());
-        let first = status_of(&state.phase, code, None, Reports::default(), boot_id);
+        let first = status_of(&state.phase, code, None, ScriptReports::default(), boot_id);
         let (status, news) = watch::channel(RunStatus { seq: 1, ..first });
         let runner = Self {
             template,
@@ -221,7 +221,7 @@ impl Runner {
 
     /// Finds out what has happened since the last call: ended processes, deadlines, the end of the output.
     fn observe(&mut self) {
-        let reaped = self.reaper.reap(Watched { main: self.state.phase.main_process(), warm: self.warm.pid() });
+        let reaped = self.reaper.reap(WatchedChildren { main: self.state.phase.main_process(), warm: self.warm.pid() });
         if reaped.is_warm_gone {
             self.warm.has_ended();
         }
@@ -233,12 +233,12 @@ impl Runner {
             self.apply(Event::MainEnded(outcome));
         }
         self.apply(Event::Tick);
-        if let Phase::Stopping { kill: Kill::At(_), .. } = self.state.phase {
+        if let RunPhase::Stopping { kill: Kill::At(_), .. } = self.state.phase {
             // TensorFlow replaces the handler of SIGTERM while it starts, so the script may have missed the signal.
             self.helper.ask_to_leave();
         }
         self.keep_fence();
-        if !matches!(self.state.phase, Phase::Ending { .. }) {
+        if !matches!(self.state.phase, RunPhase::Ending { .. }) {
             return;
         }
         if self.reaper.has_children_besides(self.warm.pid()) {
@@ -254,7 +254,8 @@ impl Runner {
     /// as an upload in the background.
     fn end_children(&mut self) {
         let (now, warm) = (Instant::now(), self.warm.pid());
-        let ended = matches!(&self.state.phase, Phase::Ending { outcome: ExitOutcome::Code(0), cause: Cause::Own, .. });
+        let ended =
+            matches!(&self.state.phase, RunPhase::Ending { outcome: ExitOutcome::Code(0), cause: EndCause::Own, .. });
         match self.background {
             Background::New if ended => self.background = Background::Awaited(now + BACKGROUND_PAUSE),
             Background::Awaited(until) if ended && until <= now => {
@@ -281,13 +282,13 @@ impl Runner {
 
     /// Ends a run that has no processes left. `stderr` is the end of its stderr.
     fn conclude(&mut self, stderr: &[u8]) {
-        let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
+        let RunPhase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
         self.helper.finish();
         self.stacks.send_replace(None);
         let tail = stderr_tail(stderr);
         let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
-        let attempt = Attempt { command: &self.template.command, outcome, stderr: &tail, lasted };
-        let not_started = if *cause == Cause::Own { attempt.why_nothing_ran() } else { None };
+        let attempt = EndedRun { command: &self.template.command, outcome, stderr: &tail, lasted };
+        let not_started = if *cause == EndCause::Own { attempt.why_nothing_ran() } else { None };
         // A script that was stopped may have failed a moment before.
         let has_failed = matches!(outcome, ExitOutcome::Code(1..) | ExitOutcome::Signal(_));
         let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(stderr)) } else { None };
@@ -404,7 +405,7 @@ impl Runner {
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let reports = Reports { helper: self.helper.status(), posted: self.posts.newest() };
+            let reports = ScriptReports { helper: self.helper.status(), posted: self.posts.newest() };
             let (warm, boot_id) = (self.warm.state(), status.boot_id.clone());
             let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, reports, boot_id) };
             // A new step alone is no news. Long polls get the step with their next answer.
@@ -420,14 +421,14 @@ impl Runner {
     /// When to observe next, if no event comes before.
     fn alarm(&self) -> Option<Instant> {
         let of_phase = match &self.state.phase {
-            Phase::Stopping { kill: Kill::At(next) | Kill::Interrupted { terminate: next, .. }, .. } => Some(*next),
-            Phase::Ending { .. } => Some(self.run_output.deadline().unwrap_or(Instant::now() + SWEEP_INTERVAL)),
-            Phase::Idle
-            | Phase::Configured { .. }
-            | Phase::Starting { .. }
-            | Phase::Running { .. }
-            | Phase::Stopping { kill: Kill::Sent, .. }
-            | Phase::Exited { .. } => None,
+            RunPhase::Stopping { kill: Kill::At(next) | Kill::Interrupted { terminate: next, .. }, .. } => Some(*next),
+            RunPhase::Ending { .. } => Some(self.run_output.deadline().unwrap_or(Instant::now() + SWEEP_INTERVAL)),
+            RunPhase::Idle
+            | RunPhase::Configured { .. }
+            | RunPhase::Starting { .. }
+            | RunPhase::Running { .. }
+            | RunPhase::Stopping { kill: Kill::Sent, .. }
+            | RunPhase::Exited { .. } => None,
         };
         let fenced = Some(&self.fence).filter(|_| self.state.phase.may_go_on()).and_then(next_look);
         let look = fenced.map(|left| Instant::now() + left);

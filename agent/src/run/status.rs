@@ -6,11 +6,11 @@ use protocol::warm::WarmState;
 use tracing::field::display;
 use tracing::info;
 
-use super::phase::Phase;
+use super::phase::RunPhase;
 
 /// What a script has reported about its progress.
 #[derive(Debug, Default)]
-pub(super) struct Reports {
+pub(super) struct ScriptReports {
     /// With the helper.
     pub(super) helper: Option<Progress>,
     /// Without the helper.
@@ -19,19 +19,19 @@ pub(super) struct Reports {
 
 /// Builds the status message. `reports` are those of the newest started run. The caller sets `seq`.
 pub(super) fn status_of(
-    phase: &Phase,
+    phase: &RunPhase,
     code: CodeStatus,
     warm: Option<WarmState>,
-    reports: Reports,
+    reports: ScriptReports,
     boot_id: String,
 ) -> RunStatus {
-    let Reports { helper, posted } = reports;
+    let ScriptReports { helper, posted } = reports;
     let (started_at, exit) = match phase {
-        Phase::Idle | Phase::Configured { .. } | Phase::Starting { .. } => (None, None),
-        Phase::Running { run } | Phase::Stopping { run, .. } | Phase::Ending { run, .. } => {
+        RunPhase::Idle | RunPhase::Configured { .. } | RunPhase::Starting { .. } => (None, None),
+        RunPhase::Running { run } | RunPhase::Stopping { run, .. } | RunPhase::Ending { run, .. } => {
             (Some(run.started_at), None)
         }
-        Phase::Exited { started_at, report, .. } => (*started_at, Some(report.clone())),
+        RunPhase::Exited { started_at, report, .. } => (*started_at, Some(report.clone())),
     };
     RunStatus {
         seq: 0,

@@ -7,9 +7,9 @@ use protocol::agent::{ExitOutcome, ExitReport, FirstSignal};
 use protocol::ids::Generation;
 
 use super::event::{Action, Event, Now, Reply};
-use super::phase::{Assignment, Cause, Kill, Phase, Run};
+use super::phase::{Assignment, EndCause, Kill, Run, RunPhase};
 use super::report::{exit_code, not_started, report};
-use crate::refusal::Refusal;
+use crate::refusal::RequestRefusal;
 
 /// Time between SIGTERM and SIGKILL for a run that SIGINT has not ended.
 const AFTER_SIGTERM: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ pub struct State {
     /// The exit code with which the agent would end now: see [`exit_code`].
     pub exit_code: u8,
     /// The phase of the run.
-    pub phase: Phase,
+    pub phase: RunPhase,
 }
 
 /// The outcome of [`step`].
@@ -43,119 +43,125 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
         && asked < newest
     {
         let state = State { newest: Some(newest), exit_code: code_before, phase };
-        return Step { state, reply: Reply::Refused(Refusal::Stale { asked, newest }), action: None };
+        return Step { state, reply: Reply::Refused(RequestRefusal::Stale { asked, newest }), action: None };
     }
     // Even a message that is refused below raises `newest`: it may show that a newer master is at work.
     let newest = newest.max(event.generation());
     let Moved { phase, reply, action } = match event {
         Event::Config(assignment) => config(phase, assignment),
         Event::Run(generation) => run(phase, generation),
-        Event::Stop { first: FirstSignal::Term, grace, .. } => stop(phase, grace, Cause::Stopped, now),
+        Event::Stop { first: FirstSignal::Term, grace, .. } => stop(phase, grace, EndCause::Stopped, now),
         Event::Stop { first: FirstSignal::Int, grace, .. } => interrupt(phase, grace, now),
         Event::Notice(generation) if phase.generation() == Some(generation) => to(phase),
-        Event::Notice(generation) => refused(phase, Refusal::GenerationNotConfigured(generation)),
-        Event::Terminate { grace } => stop(phase, grace, Cause::Terminated, now),
-        Event::Finish if phase.is_active() => refused(phase, Refusal::Active),
+        Event::Notice(generation) => refused(phase, RequestRefusal::GenerationNotConfigured(generation)),
+        Event::Terminate { grace } => stop(phase, grace, EndCause::Terminated, now),
+        Event::Finish if phase.is_active() => refused(phase, RequestRefusal::Active),
         Event::Finish => Moved { phase, reply: Reply::Done, action: Some(Action::EndAgent) },
         Event::Started(_) | Event::StartFailed(_) | Event::MainEnded(_) | Event::AllEnded { .. } | Event::Tick => {
             progress(phase, event, now)
         }
     };
     let exit_code = match &phase {
-        Phase::Exited { report, .. } => exit_code(report),
-        Phase::Idle
-        | Phase::Configured { .. }
-        | Phase::Starting { .. }
-        | Phase::Running { .. }
-        | Phase::Stopping { .. }
-        | Phase::Ending { .. } => code_before,
+        RunPhase::Exited { report, .. } => exit_code(report),
+        RunPhase::Idle
+        | RunPhase::Configured { .. }
+        | RunPhase::Starting { .. }
+        | RunPhase::Running { .. }
+        | RunPhase::Stopping { .. }
+        | RunPhase::Ending { .. } => code_before,
     };
     Step { state: State { newest, exit_code, phase }, reply, action }
 }
 
 /// A [`Step`] without `newest` and `exit_code`, which only `step` changes.
 struct Moved {
-    phase: Phase,
+    phase: RunPhase,
     reply: Reply,
     action: Option<Action>,
 }
 
-fn to(phase: Phase) -> Moved {
+fn to(phase: RunPhase) -> Moved {
     Moved { phase, reply: Reply::Done, action: None }
 }
 
-fn refused(phase: Phase, refusal: Refusal) -> Moved {
+fn refused(phase: RunPhase, refusal: RequestRefusal) -> Moved {
     Moved { phase, reply: Reply::Refused(refusal), action: None }
 }
 
 /// Accepts one config for each generation. A config without a generation is accepted whenever nothing runs.
-fn config(phase: Phase, asked: Assignment) -> Moved {
+fn config(phase: RunPhase, asked: Assignment) -> Moved {
     if let (Some(generation), Some(held)) = (asked.generation, phase.assignment())
         && held.generation == Some(generation)
     {
         let is_same = asked == *held;
-        return if is_same { to(phase) } else { refused(phase, Refusal::ConfiguredOtherwise(generation)) };
+        return if is_same { to(phase) } else { refused(phase, RequestRefusal::ConfiguredOtherwise(generation)) };
     }
     match phase {
-        Phase::Idle | Phase::Configured { .. } | Phase::Exited { .. } => to(Phase::Configured { assignment: asked }),
-        Phase::Starting { .. } | Phase::Running { .. } | Phase::Stopping { .. } | Phase::Ending { .. } => {
-            refused(phase, Refusal::Active)
+        RunPhase::Idle | RunPhase::Configured { .. } | RunPhase::Exited { .. } => {
+            to(RunPhase::Configured { assignment: asked })
+        }
+        RunPhase::Starting { .. } | RunPhase::Running { .. } | RunPhase::Stopping { .. } | RunPhase::Ending { .. } => {
+            refused(phase, RequestRefusal::Active)
         }
     }
 }
 
 /// Starts one run for each config.
-fn run(phase: Phase, asked: Option<Generation>) -> Moved {
+fn run(phase: RunPhase, asked: Option<Generation>) -> Moved {
     if let Some(generation) = asked
         && phase.generation() != asked
     {
-        return refused(phase, Refusal::GenerationNotConfigured(generation));
+        return refused(phase, RequestRefusal::GenerationNotConfigured(generation));
     }
     match phase {
-        Phase::Idle => refused(phase, Refusal::NothingConfigured),
-        Phase::Configured { assignment } => {
+        RunPhase::Idle => refused(phase, RequestRefusal::NothingConfigured),
+        RunPhase::Configured { assignment } => {
             let action = Some(Action::Start(assignment.changes.clone()));
-            Moved { phase: Phase::Starting { assignment }, reply: Reply::Done, action }
+            Moved { phase: RunPhase::Starting { assignment }, reply: Reply::Done, action }
         }
-        Phase::Starting { .. }
-        | Phase::Running { .. }
-        | Phase::Stopping { .. }
-        | Phase::Ending { .. }
-        | Phase::Exited { .. } => to(phase),
+        RunPhase::Starting { .. }
+        | RunPhase::Running { .. }
+        | RunPhase::Stopping { .. }
+        | RunPhase::Ending { .. }
+        | RunPhase::Exited { .. } => to(phase),
     }
 }
 
 /// Ends the run, even if the request names a newer generation than the run's. `step` has already refused requests of
 /// older generations.
-fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
+fn stop(phase: RunPhase, grace: Duration, asked: EndCause, now: Now) -> Moved {
     match phase {
-        Phase::Idle | Phase::Exited { .. } => to(phase),
+        RunPhase::Idle | RunPhase::Exited { .. } => to(phase),
         // A start request may arrive after this stop. It then finds an ended run, and starts nothing.
-        Phase::Configured { assignment } => {
+        RunPhase::Configured { assignment } => {
             let report = not_started("stopped before it started".to_owned(), asked, now);
-            to(Phase::Exited { assignment, started_at: None, report })
+            to(RunPhase::Exited { assignment, started_at: None, report })
         }
         // The runner lets the script begin and applies `Started` in one call. So in this phase, no line of the script
         // has run.
-        Phase::Starting { assignment } => {
+        RunPhase::Starting { assignment } => {
             let report = not_started("stopped before it started".to_owned(), asked, now);
-            let phase = Phase::Exited { assignment, started_at: None, report };
+            let phase = RunPhase::Exited { assignment, started_at: None, report };
             Moved { phase, reply: Reply::Done, action: Some(Action::AbandonStart) }
         }
-        Phase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
-        Phase::Running { run } => {
+        RunPhase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
+        RunPhase::Running { run } => {
             let (kill, action) = if grace.is_zero() {
                 (Kill::Sent, Action::Kill(run.pid))
             } else {
                 (Kill::At(now.monotonic + grace), Action::Terminate(run.pid))
             };
-            Moved { phase: Phase::Stopping { run, kill, cause: asked }, reply: Reply::Underway, action: Some(action) }
+            Moved {
+                phase: RunPhase::Stopping { run, kill, cause: asked },
+                reply: Reply::Underway,
+                action: Some(action),
+            }
         }
-        Phase::Stopping { run, kill: Kill::At(deadline), cause } => {
+        RunPhase::Stopping { run, kill: Kill::At(deadline), cause } => {
             let kill = Kill::At(deadline.min(now.monotonic + grace));
             Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
         }
-        Phase::Stopping { run, kill: Kill::Interrupted { kill, .. }, cause } => {
+        RunPhase::Stopping { run, kill: Kill::Interrupted { kill, .. }, cause } => {
             let kill = if grace.is_zero() {
                 Kill::At(now.monotonic)
             } else {
@@ -163,75 +169,80 @@ fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
             };
             Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
         }
-        Phase::Stopping { kill: Kill::Sent, .. } => Moved { phase, reply: Reply::Underway, action: None },
+        RunPhase::Stopping { kill: Kill::Sent, .. } => Moved { phase, reply: Reply::Underway, action: None },
     }
 }
 
 /// Stops the run as Ctrl-C at a terminal does: SIGINT comes first, so that Python raises KeyboardInterrupt.
-fn interrupt(phase: Phase, grace: Duration, now: Now) -> Moved {
+fn interrupt(phase: RunPhase, grace: Duration, now: Now) -> Moved {
     match phase {
-        Phase::Running { run } if !grace.is_zero() => {
+        RunPhase::Running { run } if !grace.is_zero() => {
             let terminate = now.monotonic + grace.saturating_sub(AFTER_SIGTERM).max(grace / 2);
             let kill = Kill::Interrupted { terminate, kill: now.monotonic + grace };
             let action = Some(Action::Interrupt(run.pid));
-            Moved { phase: Phase::Stopping { run, kill, cause: Cause::Stopped }, reply: Reply::Underway, action }
+            Moved { phase: RunPhase::Stopping { run, kill, cause: EndCause::Stopped }, reply: Reply::Underway, action }
         }
         // The request was repeated.
-        Phase::Stopping { kill: Kill::Interrupted { .. }, .. } => Moved { phase, reply: Reply::Underway, action: None },
-        Phase::Running { .. }
-        | Phase::Stopping { .. }
-        | Phase::Idle
-        | Phase::Configured { .. }
-        | Phase::Starting { .. }
-        | Phase::Ending { .. }
-        | Phase::Exited { .. } => stop(phase, grace, Cause::Stopped, now),
+        RunPhase::Stopping { kill: Kill::Interrupted { .. }, .. } => {
+            Moved { phase, reply: Reply::Underway, action: None }
+        }
+        RunPhase::Running { .. }
+        | RunPhase::Stopping { .. }
+        | RunPhase::Idle
+        | RunPhase::Configured { .. }
+        | RunPhase::Starting { .. }
+        | RunPhase::Ending { .. }
+        | RunPhase::Exited { .. } => stop(phase, grace, EndCause::Stopped, now),
     }
 }
 
 /// Sends SIGTERM or SIGKILL to a stopping run when it is due.
-fn kill_when_due(run: Run, kill: Kill, cause: Cause, now: Now) -> Moved {
+fn kill_when_due(run: Run, kill: Kill, cause: EndCause, now: Now) -> Moved {
     match kill {
         Kill::Interrupted { terminate, kill } if terminate <= now.monotonic => {
             let action = Some(Action::Terminate(run.pid));
-            Moved { phase: Phase::Stopping { run, kill: Kill::At(kill), cause }, reply: Reply::Done, action }
+            Moved { phase: RunPhase::Stopping { run, kill: Kill::At(kill), cause }, reply: Reply::Done, action }
         }
         Kill::At(deadline) if deadline <= now.monotonic => {
             let action = Some(Action::Kill(run.pid));
-            Moved { phase: Phase::Stopping { run, kill: Kill::Sent, cause }, reply: Reply::Done, action }
+            Moved { phase: RunPhase::Stopping { run, kill: Kill::Sent, cause }, reply: Reply::Done, action }
         }
-        Kill::Interrupted { .. } | Kill::At(_) | Kill::Sent => to(Phase::Stopping { run, kill, cause }),
+        Kill::Interrupted { .. } | Kill::At(_) | Kill::Sent => to(RunPhase::Stopping { run, kill, cause }),
     }
 }
 
 /// Applies what the runner reports. An event that does not fit the phase is late and changes nothing.
-fn progress(phase: Phase, event: Event, now: Now) -> Moved {
+fn progress(phase: RunPhase, event: Event, now: Now) -> Moved {
     match (phase, event) {
-        (Phase::Starting { assignment }, Event::Started(pid)) => {
-            to(Phase::Running { run: Run { assignment, pid, started_at: now.wall } })
+        (RunPhase::Starting { assignment }, Event::Started(pid)) => {
+            to(RunPhase::Running { run: Run { assignment, pid, started_at: now.wall } })
         }
-        (Phase::Starting { assignment }, Event::StartFailed(reason)) => {
-            to(Phase::Exited { assignment, started_at: None, report: not_started(reason, Cause::Own, now) })
+        (RunPhase::Starting { assignment }, Event::StartFailed(reason)) => {
+            to(RunPhase::Exited { assignment, started_at: None, report: not_started(reason, EndCause::Own, now) })
         }
-        (Phase::Running { run }, Event::MainEnded(outcome)) => {
-            to(Phase::Ending { run, outcome, cause: Cause::Own, ended_at: now.wall })
+        (RunPhase::Running { run }, Event::MainEnded(outcome)) => {
+            to(RunPhase::Ending { run, outcome, cause: EndCause::Own, ended_at: now.wall })
         }
-        (Phase::Stopping { run, cause, .. }, Event::MainEnded(outcome)) => {
-            to(Phase::Ending { run, outcome, cause, ended_at: now.wall })
+        (RunPhase::Stopping { run, cause, .. }, Event::MainEnded(outcome)) => {
+            to(RunPhase::Ending { run, outcome, cause, ended_at: now.wall })
         }
-        (Phase::Stopping { run, kill, cause }, Event::Tick) => kill_when_due(run, kill, cause, now),
-        (Phase::Ending { run, outcome, cause, ended_at }, Event::AllEnded { exception, stderr_tail, not_started }) => {
+        (RunPhase::Stopping { run, kill, cause }, Event::Tick) => kill_when_due(run, kill, cause, now),
+        (
+            RunPhase::Ending { run, outcome, cause, ended_at },
+            Event::AllEnded { exception, stderr_tail, not_started },
+        ) => {
             let outcome = not_started.map_or(outcome, ExitOutcome::NotStarted);
             let report = ExitReport { exception, stderr_tail, ..report(outcome, cause, ended_at) }.bounded();
-            to(Phase::Exited { assignment: run.assignment, started_at: Some(run.started_at), report })
+            to(RunPhase::Exited { assignment: run.assignment, started_at: Some(run.started_at), report })
         }
         (
-            phase @ (Phase::Idle
-            | Phase::Configured { .. }
-            | Phase::Starting { .. }
-            | Phase::Running { .. }
-            | Phase::Stopping { .. }
-            | Phase::Ending { .. }
-            | Phase::Exited { .. }),
+            phase @ (RunPhase::Idle
+            | RunPhase::Configured { .. }
+            | RunPhase::Starting { .. }
+            | RunPhase::Running { .. }
+            | RunPhase::Stopping { .. }
+            | RunPhase::Ending { .. }
+            | RunPhase::Exited { .. }),
             Event::Config(_)
             | Event::Run(_)
             | Event::Stop { .. }

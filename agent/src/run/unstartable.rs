@@ -21,7 +21,7 @@ const SYNTAX_ERRORS: [&str; 3] = ["SyntaxError: ", "IndentationError: ", "TabErr
 
 /// A run that ended by itself.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt<'a> {
+pub struct EndedRun<'a> {
     /// Program and arguments.
     pub command: &'a [OsString],
     /// How its main process ended.
@@ -32,7 +32,7 @@ pub struct Attempt<'a> {
     pub lasted: Duration,
 }
 
-impl Attempt<'_> {
+impl EndedRun<'_> {
     /// Why no line of the script ran. `None` if a line may have run: then the run is an ordinary failure.
     pub fn why_nothing_ran(&self) -> Option<String> {
         let ExitOutcome::Code(code) = *self.outcome else { return None };

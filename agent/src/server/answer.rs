@@ -13,18 +13,18 @@ use serde::Serialize;
 
 use super::body::{self, AgentBody, OutputForm};
 use crate::activity::OpenRequest;
-use crate::code::{CodeError, Held};
-use crate::follow::Follower;
+use crate::code::{CodeRequestError, HeldFiles};
+use crate::follow::LogReader;
 use crate::process::environment::ConfigError;
-use crate::refusal::Refusal;
+use crate::refusal::RequestRefusal;
 use crate::token::Denied;
 
 /// What a handler returns.
-pub(crate) type Result = std::result::Result<Response<AgentBody>, Failure>;
+pub(crate) type Result = std::result::Result<Response<AgentBody>, RequestFailure>;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     #[error("unknown route {0}")]
     UnknownRoute(String),
     #[error("Transfer-Encoding is not supported: send the body with Content-Length")]
@@ -42,7 +42,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] RequestRefusal),
     #[error("{0}")]
     NoPython(String),
     #[error("the body is no trainer's status: {0}")]
@@ -50,7 +50,7 @@ pub(crate) enum Failure {
     #[error("the manifest is not valid: {0}")]
     Manifest(#[source] serde_json::Error),
     #[error(transparent)]
-    Code(#[from] CodeError),
+    Code(#[from] CodeRequestError),
     #[error("another agent listens at this address")]
     AnotherAgent,
     #[error("{0}")]
@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Ending,
 }
 
-impl Failure {
+impl RequestFailure {
     fn kind(&self) -> (StatusCode, ErrorCode) {
         match self {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownRoute),
@@ -79,12 +79,14 @@ impl Failure {
             Self::Config(ConfigError::NotText { .. } | ConfigError::Env(_)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadEnv)
             }
-            Self::Refused(Refusal::Stale { .. }) => (StatusCode::PRECONDITION_FAILED, ErrorCode::StaleGeneration),
+            Self::Refused(RequestRefusal::Stale { .. }) => {
+                (StatusCode::PRECONDITION_FAILED, ErrorCode::StaleGeneration)
+            }
             Self::Refused(
-                Refusal::ConfiguredOtherwise(_)
-                | Refusal::Active
-                | Refusal::NothingConfigured
-                | Refusal::GenerationNotConfigured(_),
+                RequestRefusal::ConfiguredOtherwise(_)
+                | RequestRefusal::Active
+                | RequestRefusal::NothingConfigured
+                | RequestRefusal::GenerationNotConfigured(_),
             )
             | Self::AnotherAgent
             | Self::NotRunning => (StatusCode::CONFLICT, ErrorCode::Conflict),
@@ -128,13 +130,13 @@ pub(crate) fn message(message: &impl Serialize) -> Response<AgentBody> {
 }
 
 /// Code, sent piece by piece. The body keeps `open` until it ends.
-pub(crate) fn code(held: Held, open: OpenRequest) -> Response<AgentBody> {
+pub(crate) fn code(held: HeldFiles, open: OpenRequest) -> Response<AgentBody> {
     of_type("application/octet-stream", body::held(held, open))
 }
 
 /// Output, sent as it arrives. `dropped` is the number of missing bytes between the requested offset and the first
 /// delivered byte. The body keeps `open` until it ends.
-pub(crate) fn logs(follower: Follower, form: OutputForm, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
+pub(crate) fn logs(follower: LogReader, form: OutputForm, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
     let offset = follower.offset();
     let media_type = match form {
         OutputForm::Plain => "application/octet-stream",
@@ -148,16 +150,16 @@ pub(crate) fn logs(follower: Follower, form: OutputForm, dropped: u64, open: Ope
     response
 }
 
-fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
+fn of_code(error: &CodeRequestError) -> (StatusCode, ErrorCode) {
     match error {
-        CodeError::Missing(_) | CodeError::Changed(_) => (StatusCode::CONFLICT, ErrorCode::CodeMissing),
-        CodeError::WrongId { .. } | CodeError::Blobs(_) | CodeError::InTheWay(_) => {
+        CodeRequestError::Missing(_) | CodeRequestError::Changed(_) => (StatusCode::CONFLICT, ErrorCode::CodeMissing),
+        CodeRequestError::WrongId { .. } | CodeRequestError::Blobs(_) | CodeRequestError::InTheWay(_) => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode)
         }
-        CodeError::File(error) if [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&error.kind()) => {
+        CodeRequestError::File(error) if [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&error.kind()) => {
             (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::CodeStoreFull)
         }
-        CodeError::File(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal),
+        CodeRequestError::File(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal),
     }
 }
 

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::activity::OpenRequest;
-use crate::code::Held;
-use crate::follow::{Follower, Piece};
+use crate::code::HeldFiles;
+use crate::follow::{LogReader, ReaderPiece};
 
 /// Bytes of a piece of code.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -38,13 +38,13 @@ pub(crate) enum OutputForm {
 }
 
 /// The body of an answer: whole, or piece by piece.
-pub(crate) type AgentBody = Either<Full<Bytes>, Pieces>;
+pub(crate) type AgentBody = Either<Full<Bytes>, BodyPieces>;
 
 /// A log or code, piece by piece. The body ends when the sender is dropped.
 #[derive(Debug)]
-pub(crate) struct Pieces(mpsc::Receiver<Frame<Bytes>>);
+pub(crate) struct BodyPieces(mpsc::Receiver<Frame<Bytes>>);
 
-impl Body for Pieces {
+impl Body for BodyPieces {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -57,16 +57,16 @@ impl Body for Pieces {
 }
 
 /// The pieces that `follower` reads.
-pub(crate) fn following(follower: Follower, form: OutputForm, open: OpenRequest) -> AgentBody {
+pub(crate) fn following(follower: LogReader, form: OutputForm, open: OpenRequest) -> AgentBody {
     // One piece waits in the channel while another is sent. Further pieces wait in the log.
     let (sender, pieces) = mpsc::channel(1);
     tokio::spawn(deliver(follower, form, sender, open));
-    AgentBody::Right(Pieces(pieces))
+    AgentBody::Right(BodyPieces(pieces))
 }
 
 /// The code that the agent has. If a file cannot be read, the body ends early, and its reader finds that blobs are
 /// missing.
-pub(crate) fn held(held: Held, open: OpenRequest) -> AgentBody {
+pub(crate) fn held(held: HeldFiles, open: OpenRequest) -> AgentBody {
     let (sender, pieces) = mpsc::channel(1);
     let mut to = PieceWriter { sender, runtime: Handle::current(), buffer: Vec::with_capacity(PIECE_BYTES) };
     spawn_blocking(move || {
@@ -75,7 +75,7 @@ pub(crate) fn held(held: Held, open: OpenRequest) -> AgentBody {
             warn!(%error, "the job's code could not be sent back");
         }
     });
-    AgentBody::Right(Pieces(pieces))
+    AgentBody::Right(BodyPieces(pieces))
 }
 
 /// Sends bytes to the reader of a body. Blocks while the reader is slow, for [`READER_LIMIT`] at most.
@@ -109,19 +109,19 @@ impl Write for PieceWriter {
 
 /// Sends a log until the log ends or the reader disconnects. Also stops before missing bytes, because a body of raw
 /// bytes cannot mark a gap. If the reader then asks for the missing bytes, a header of the answer has their number.
-async fn deliver(mut follower: Follower, form: OutputForm, sender: mpsc::Sender<Frame<Bytes>>, _open: OpenRequest) {
+async fn deliver(mut follower: LogReader, form: OutputForm, sender: mpsc::Sender<Frame<Bytes>>, _open: OpenRequest) {
     loop {
         let piece = tokio::select! {
             piece = follower.next() => piece,
             () = sender.closed() => return,
         };
         let (frame, is_last) = match piece {
-            Ok(Piece::Bytes(bytes, age)) => match form {
+            Ok(ReaderPiece::Bytes(bytes, age)) => match form {
                 OutputForm::Plain => (Frame::data(bytes), false),
                 OutputForm::Aged => (Frame::data(AgedPart { age, bytes: &bytes }.to_bytes().into()), false),
             },
-            Ok(Piece::RunEnded(generation)) => (completeness(generation), true),
-            Ok(Piece::Dropped(_) | Piece::End) => return,
+            Ok(ReaderPiece::RunEnded(generation)) => (completeness(generation), true),
+            Ok(ReaderPiece::Dropped(_) | ReaderPiece::End) => return,
             Err(error) => {
                 warn!(%error, "a log could not be read");
                 return;

@@ -23,12 +23,12 @@ pub(super) struct Candidate {
     pub(super) handling: Option<Handling>,
     /// The time since its fork.
     pub(super) age: Duration,
-    pub(super) place: Place,
+    pub(super) place: ProcessPlace,
 }
 
 /// The place of a process in its run.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum ProcessPlace {
     Main,
     /// A descendant of the main process.
     Child {
@@ -64,7 +64,7 @@ impl Candidate {
         let Some(name) = file_name(self.program.as_deref()) else {
             return Some("its program is unknown".to_owned());
         };
-        if let Place::Child { of } = &self.place {
+        if let ProcessPlace::Child { of } = &self.place {
             let is_same = self.program == *of;
             // If the main process is not Python, for example a shell, its children inherit no handler. So a handler in
             // a child that is Python is Python's own.
@@ -106,11 +106,11 @@ mod tests {
 
     fn main_process(program: &str) -> Candidate {
         let age = Duration::from_secs(1);
-        Candidate { program: Some(program.into()), state: 'S', handling: Some(HANDLED), age, place: Place::Main }
+        Candidate { program: Some(program.into()), state: 'S', handling: Some(HANDLED), age, place: ProcessPlace::Main }
     }
 
     fn child(program: &str, of: &str, millis: u64) -> Candidate {
-        let place = Place::Child { of: Some(of.into()) };
+        let place = ProcessPlace::Child { of: Some(of.into()) };
         Candidate { age: Duration::from_millis(millis), place, ..main_process(program) }
     }
 

@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
-use self::candidate::{Candidate, Handling, Place, file_name};
+use self::candidate::{Candidate, Handling, ProcessPlace, file_name};
 pub(crate) use self::file::StacksFile;
 use crate::process::proc::{self, Stat, family};
 use crate::process::reaper::is_child;
@@ -42,7 +42,7 @@ pub(crate) struct StacksOfRun {
     /// The file of the newest run; `None` if it could not be created.
     file: watch::Receiver<Option<StacksFile>>,
     /// The newest answer. Locked while the next one is made, because only one at a time may use the file.
-    newest: Arc<Mutex<Option<Made>>>,
+    newest: Arc<Mutex<Option<MadeStacks>>>,
     /// One task at a time may read the script's files, because it may wait for a dead disk for ever.
     reader: Arc<Semaphore>,
     work_dir: PathBuf,
@@ -50,7 +50,7 @@ pub(crate) struct StacksOfRun {
 
 /// An answer.
 #[derive(Debug)]
-struct Made {
+struct MadeStacks {
     main: Pid,
     began: Instant,
     stacks: Arc<Stacks>,
@@ -71,7 +71,7 @@ impl StacksOfRun {
         }
         let began = Instant::now();
         let stacks = Arc::new(self.make(main, began).await);
-        *newest = Some(Made { main, began, stacks: Arc::clone(&stacks) });
+        *newest = Some(MadeStacks { main, began, stacks: Arc::clone(&stacks) });
         stacks
     }
 
@@ -88,7 +88,7 @@ impl StacksOfRun {
         let mut processes = Vec::new();
         for (pid, stat) in family {
             let Some(pid) = Pid::from_raw(pid) else { continue };
-            let place = if pid == main { Place::Main } else { Place::Child { of: of_main.clone() } };
+            let place = if pid == main { ProcessPlace::Main } else { ProcessPlace::Child { of: of_main.clone() } };
             processes.push((of_process(pid, stat, place, &mut texts).await, stat));
         }
         sleep_until(began + CPU_WINDOW).await;
@@ -124,7 +124,7 @@ struct Texts {
     until: Instant,
 }
 
-async fn of_process(pid: Pid, stat: Stat, place: Place, texts: &mut Texts) -> ProcessStacks {
+async fn of_process(pid: Pid, stat: Stat, place: ProcessPlace, texts: &mut Texts) -> ProcessStacks {
     let program = file_name(proc::program(pid).as_deref()).unwrap_or_default();
     let waits_in = proc::text(number(pid), "wchan").filter(|name| !name.is_empty() && name != "0");
     let dump = match texts.of(pid, stat, place).await {
@@ -151,7 +151,7 @@ fn measured(process: ProcessStacks, before: Stat, elapsed: Duration) -> ProcessS
 
 impl Texts {
     /// The dump of one process, or why there is none.
-    async fn of(&mut self, pid: Pid, stat: Stat, place: Place) -> Result<String, String> {
+    async fn of(&mut self, pid: Pid, stat: Stat, place: ProcessPlace) -> Result<String, String> {
         let file = self.file.clone().ok_or("the agent could not create the file for stacks")?;
         if self.until <= Instant::now() || self.left == 0 {
             return Err("there are too many processes to ask all of them".to_owned());
@@ -176,9 +176,9 @@ impl Texts {
 /// belong to the same process. Only the agent itself reaps a main process. For other processes, a later process with
 /// this id has another fork time. The handler is read last, because a process loses its handler when it starts another
 /// program.
-fn ask(pid: Pid, before: Stat, place: Place) -> Result<(), String> {
+fn ask(pid: Pid, before: Stat, place: ProcessPlace) -> Result<(), String> {
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
-    let is_main = matches!(place, Place::Main);
+    let is_main = matches!(place, ProcessPlace::Main);
     let program = proc::program(pid);
     let state = proc::stat(number(pid)).filter(|now| now.started == before.started).map_or('X', |now| now.state);
     let status = proc::text(number(pid), "status").unwrap_or_default();

@@ -28,7 +28,7 @@ use crate::process::child::{self, Pipes, RunTemplate, Start};
 use crate::process::environment::{EnvChanges, Environment};
 use crate::process::proc;
 use crate::process::reaper::{is_child, kill_group};
-use wire::{Answer, RunRequest, exchange, request_run};
+use wire::{RunRequest, WarmAnswer, exchange, request_run};
 
 /// The interpreter's program.
 const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
@@ -47,14 +47,14 @@ const REASON_CHARS_MAX: usize = 1024;
 const ENDED: &str = "the warm interpreter has ended";
 
 /// An answer that has not arrived yet, and the stream on which it arrives.
-type Awaited = Pin<Box<dyn Future<Output = io::Result<(UnixStream, Answer)>> + Send>>;
+type AwaitedAnswer = Pin<Box<dyn Future<Output = io::Result<(UnixStream, WarmAnswer)>> + Send>>;
 
 /// The interpreter of one agent, and the run that waits for it.
 #[derive(Default)]
 pub struct Warm {
     request: Option<WarmRequest>,
     interpreter: Interpreter,
-    run: Run,
+    run: WarmRun,
 }
 
 #[derive(Default)]
@@ -66,7 +66,7 @@ enum Interpreter {
         /// `None` when the process has been reaped. Its last answer may still be unread.
         pid: Option<Pid>,
         environment: Environment,
-        ready: Awaited,
+        ready: AwaitedAnswer,
     },
     Ready {
         pid: Pid,
@@ -78,13 +78,13 @@ enum Interpreter {
 }
 
 #[derive(Default)]
-enum Run {
+enum WarmRun {
     #[default]
     None,
     /// The run waits for the imports.
     Waits(Start),
     /// The run has been requested from the interpreter.
-    Requested { start: Start, pipes: Pipes, answer: Awaited },
+    Requested { start: Start, pipes: Pipes, answer: AwaitedAnswer },
 }
 
 /// What has happened to the interpreter or to the run.
@@ -170,12 +170,12 @@ impl Warm {
         match &self.interpreter {
             Interpreter::None | Interpreter::Cold(_) => Err(start),
             Interpreter::Importing { .. } => {
-                self.run = Run::Waits(start);
+                self.run = WarmRun::Waits(start);
                 Ok(())
             }
             Interpreter::Ready { environment: imported, requests, .. } => match request(requests, imported, &start) {
                 Ok((pipes, answer)) => {
-                    self.run = Run::Requested { start, pipes, answer };
+                    self.run = WarmRun::Requested { start, pipes, answer };
                     Ok(())
                 }
                 Err(reason) => {
@@ -188,7 +188,7 @@ impl Warm {
 
     /// Drops the waiting run, if there is one. If its process was already forked, the process exits.
     pub fn drop_run(&mut self) {
-        self.run = Run::None;
+        self.run = WarmRun::None;
     }
 
     /// Waits for news. Dropping the future loses no news.
@@ -198,26 +198,26 @@ impl Warm {
                 let answer = ready.await;
                 self.imported(answer)
             }
-            (_, Run::Requested { answer, .. }) => {
+            (_, WarmRun::Requested { answer, .. }) => {
                 let answer = answer.await;
                 self.forked(answer)
             }
-            (_, Run::Waits(_)) => self.waited(),
-            (Interpreter::None | Interpreter::Ready { .. } | Interpreter::Cold(_), Run::None) => pending().await,
+            (_, WarmRun::Waits(_)) => self.waited(),
+            (Interpreter::None | Interpreter::Ready { .. } | Interpreter::Cold(_), WarmRun::None) => pending().await,
         }
     }
 
-    fn imported(&mut self, answer: io::Result<(UnixStream, Answer)>) -> News {
+    fn imported(&mut self, answer: io::Result<(UnixStream, WarmAnswer)>) -> News {
         let Interpreter::Importing { pid, environment, .. } = std::mem::take(&mut self.interpreter) else {
             return News::Changed;
         };
         let requests = answer.and_then(|(stream, answer)| match answer {
-            Answer::Ready { modules, rss_bytes } => {
+            WarmAnswer::Ready { modules, rss_bytes } => {
                 info!(modules = modules.join(","), rss_bytes, "the interpreter is warm");
                 stream.into_std()
             }
-            Answer::Cold(reason) | Answer::Outdated(reason) => Err(io::Error::other(reason)),
-            Answer::Pid(_) => Err(io::Error::other("the interpreter answered with a process id")),
+            WarmAnswer::Cold(reason) | WarmAnswer::Outdated(reason) => Err(io::Error::other(reason)),
+            WarmAnswer::Pid(_) => Err(io::Error::other("the interpreter answered with a process id")),
         });
         let gave_up =
             requests.as_ref().err().filter(|error| error.kind() == io::ErrorKind::TimedOut).map(ToString::to_string);
@@ -233,17 +233,17 @@ impl Warm {
     }
 
     fn waited(&mut self) -> News {
-        let Run::Waits(start) = std::mem::take(&mut self.run) else { return News::Changed };
+        let WarmRun::Waits(start) = std::mem::take(&mut self.run) else { return News::Changed };
         match self.take(start) {
             Ok(()) => News::Changed,
             Err(start) => News::Cold(start),
         }
     }
 
-    fn forked(&mut self, answer: io::Result<(UnixStream, Answer)>) -> News {
-        let Run::Requested { start, pipes, .. } = std::mem::take(&mut self.run) else { return News::Changed };
+    fn forked(&mut self, answer: io::Result<(UnixStream, WarmAnswer)>) -> News {
+        let WarmRun::Requested { start, pipes, .. } = std::mem::take(&mut self.run) else { return News::Changed };
         match answer {
-            Ok((agent, Answer::Pid(pid))) => {
+            Ok((agent, WarmAnswer::Pid(pid))) => {
                 // The process may have been killed and reaped meanwhile.
                 let pid = Pid::from_raw(pid).filter(|pid| is_child(*pid));
                 if let Some(pid) = pid {
@@ -251,12 +251,14 @@ impl Warm {
                 }
                 info!(reason = "the forked process has ended", "the run starts cold");
             }
-            Ok((_, Answer::Outdated(reason))) => {
+            Ok((_, WarmAnswer::Outdated(reason))) => {
                 info!(reason, "the run starts cold, and another interpreter begins");
                 return News::Outdated(start);
             }
-            Ok((_, Answer::Cold(reason))) => info!(reason, "the run starts cold"),
-            Ok((_, Answer::Ready { .. })) => info!(reason = "the answer is not a process id", "the run starts cold"),
+            Ok((_, WarmAnswer::Cold(reason))) => info!(reason, "the run starts cold"),
+            Ok((_, WarmAnswer::Ready { .. })) => {
+                info!(reason = "the answer is not a process id", "the run starts cold")
+            }
             Err(error) => self.end(&format!("a run could not be forked: {error}")),
         }
         News::Cold(start)
@@ -309,7 +311,7 @@ async fn discard(mut output: pipe::Receiver) {
 }
 
 /// Asks the interpreter for a run. Returns the pipes of the run's output, and a future of the answer.
-fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Result<(Pipes, Awaited), String> {
+fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Result<(Pipes, AwaitedAnswer), String> {
     let changes = rules::changes(imported, &start.environment)
         .map_err(|name| format!("the variable {name} differs from that of the warm interpreter"))?;
     let words: Option<Vec<&str>> = start.command[1..].iter().map(|word| word.to_str()).collect();
@@ -357,8 +359,8 @@ async fn while_used<T>(
 /// Limits the time of an exchange.
 fn within(
     limit: Duration,
-    exchange: impl Future<Output = io::Result<(UnixStream, Answer)>> + Send + 'static,
-) -> Awaited {
+    exchange: impl Future<Output = io::Result<(UnixStream, WarmAnswer)>> + Send + 'static,
+) -> AwaitedAnswer {
     Box::pin(async move {
         timeout(limit, exchange).await.unwrap_or_else(|_| {
             let text = format!("no answer within {} s", limit.as_secs());

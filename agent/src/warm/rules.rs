@@ -21,14 +21,14 @@ pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
 }
 
 /// The changes from the interpreter's environment to that of a run; `None` removes a variable.
-pub type Changes<'a> = BTreeMap<&'a str, Option<&'a str>>;
+pub type EnvironmentChanges<'a> = BTreeMap<&'a str, Option<&'a str>>;
 
 /// The changes that a run needs. Modules read many variables while they are imported. So only `READ_LATE` and the
 /// variables that Muster computes for each start may differ.
 ///
 /// # Errors
 /// The name of a variable that differs, although it must be the same.
-pub fn changes<'a>(imported: &'a Environment, run: &'a Environment) -> Result<Changes<'a>, String> {
+pub fn changes<'a>(imported: &'a Environment, run: &'a Environment) -> Result<EnvironmentChanges<'a>, String> {
     let names: BTreeSet<&OsString> = imported.keys().chain(run.keys()).collect();
     let differing = names.into_iter().filter(|name| imported.get(*name) != run.get(*name));
     let change = |name: &'a OsString| {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use super::rules::Changes;
+use super::rules::EnvironmentChanges;
 
 /// Maximum bytes of an answer.
 const ANSWER_BYTES: usize = 64 * 1024;
@@ -21,13 +21,13 @@ pub(super) struct RunRequest<'a> {
     /// The script and its arguments.
     pub(super) argv: Vec<&'a str>,
     /// The changes to the interpreter's environment.
-    pub(super) env: Changes<'a>,
+    pub(super) env: EnvironmentChanges<'a>,
 }
 
 /// An answer of the interpreter, or of a process that it has forked.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Answer {
+pub(super) enum WarmAnswer {
     /// The modules are imported.
     Ready {
         /// The names of the modules.
@@ -44,7 +44,7 @@ pub(super) enum Answer {
 }
 
 /// Sends `message` and reads one answer. Returns the stream too, because dropping it would end a waiting run.
-pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Result<(UnixStream, Answer)> {
+pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Result<(UnixStream, WarmAnswer)> {
     stream.write_all(&message).await?;
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use agent::run::memory::{Memory, ran_out};
-use agent::run::phase::Cause;
+use agent::run::phase::EndCause;
 use protocol::agent::ExitOutcome;
 use tempfile::TempDir;
 
@@ -57,7 +57,7 @@ impl Version {
 
 #[test]
 fn only_a_kill_that_nobody_requested_and_that_the_kernel_counted_is_out_of_memory() {
-    let (own, stopped) = (Cause::Own, Cause::Stopped);
+    let (own, stopped) = (EndCause::Own, EndCause::Stopped);
     let table = [
         (KILLED, own, Some(0), Some(1), true),
         (KILLED, own, Some(3), Some(9), true),
@@ -93,8 +93,8 @@ fn both_versions_of_cgroups_are_understood_with_and_without_a_limit() {
             let mut explained = |kills: u64| {
                 memory.begin();
                 version.count(cgroup.path(), kills);
-                assert_eq!(memory.explain(KILLED, Cause::Stopped), KILLED, "{}", version.events);
-                memory.explain(KILLED, Cause::Own)
+                assert_eq!(memory.explain(KILLED, EndCause::Stopped), KILLED, "{}", version.events);
+                memory.explain(KILLED, EndCause::Own)
             };
             assert_eq!(explained(3), KILLED, "{}", version.events);
             assert_eq!(explained(4), ExitOutcome::OutOfMemory { limit }, "{}", version.limit);
@@ -113,6 +113,6 @@ fn without_a_counter_a_kill_is_reported_as_sigkill() {
     for cgroup in [nothing.path().to_owned(), nothing.path().join("absent"), old.path().to_owned()] {
         let mut memory = Memory::of(&cgroup);
         memory.begin();
-        assert_eq!(memory.explain(KILLED, Cause::Own), KILLED, "{cgroup:?}");
+        assert_eq!(memory.explain(KILLED, EndCause::Own), KILLED, "{cgroup:?}");
     }
 }

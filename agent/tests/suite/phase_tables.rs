@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use agent::process::environment::EnvChanges;
-use agent::refusal::Refusal;
+use agent::refusal::RequestRefusal;
 use agent::run::event::{Action, Event, Now, Reply};
-use agent::run::phase::{Assignment, Kill, Phase};
+use agent::run::phase::{Assignment, Kill, RunPhase};
 use agent::run::step::{State, Step, step};
 use protocol::agent::{ExitOutcome, FirstSignal, RunState};
 use protocol::ids::{Generation, UnixMillis};
@@ -105,13 +105,13 @@ fn check(number: &str, event: &Event, expected: [(Reply, RunState); 6]) {
     }
 }
 
-fn refused(refusal: Refusal) -> Reply {
+fn refused(refusal: RequestRefusal) -> Reply {
     Reply::Refused(refusal)
 }
 
 #[test]
 fn a_config_without_generation_or_of_a_newer_generation_is_accepted_only_when_nothing_runs() {
-    let active = || refused(Refusal::Active);
+    let active = || refused(RequestRefusal::Active);
     for (number, event) in [("", config("", "2")), ("1.1", config("", "2")), ("1.1", config("1.2", "1"))] {
         let expected = [
             (Reply::Done, RunState::Configured),
@@ -128,7 +128,7 @@ fn a_config_without_generation_or_of_a_newer_generation_is_accepted_only_when_no
 #[test]
 fn the_same_config_of_the_same_generation_changes_nothing_and_another_config_is_refused() {
     let generation_1_1 = generation("1.1").unwrap();
-    for (value, reply) in [("1", Reply::Done), ("2", refused(Refusal::ConfiguredOtherwise(generation_1_1)))] {
+    for (value, reply) in [("1", Reply::Done), ("2", refused(RequestRefusal::ConfiguredOtherwise(generation_1_1)))] {
         let expected = [
             (Reply::Done, RunState::Configured),
             (reply.clone(), RunState::Configured),
@@ -145,7 +145,7 @@ fn the_same_config_of_the_same_generation_changes_nothing_and_another_config_is_
 fn a_start_request_without_generation_starts_the_configured_run_once() {
     for number in ["", "1.1"] {
         let expected = [
-            (refused(Refusal::NothingConfigured), RunState::Idle),
+            (refused(RequestRefusal::NothingConfigured), RunState::Idle),
             (Reply::Done, RunState::Configured),
             (Reply::Done, RunState::Running),
             (Reply::Done, RunState::Stopping),
@@ -159,7 +159,7 @@ fn a_start_request_without_generation_starts_the_configured_run_once() {
 #[test]
 fn a_start_request_of_a_generation_that_is_not_configured_is_refused() {
     for number in ["", "1.1"] {
-        let not = || refused(Refusal::GenerationNotConfigured(generation("1.2").unwrap()));
+        let not = || refused(RequestRefusal::GenerationNotConfigured(generation("1.2").unwrap()));
         let expected = [
             (not(), RunState::Idle),
             (not(), RunState::Configured),
@@ -176,7 +176,7 @@ fn a_start_request_of_a_generation_that_is_not_configured_is_refused() {
 fn a_notice_is_accepted_for_the_configured_start_alone_and_changes_no_phase() {
     for (number, event, is_accepted) in [("1.1", "1.1", true), ("1.1", "1.2", false), ("", "1.1", false)] {
         let asked = generation(event).unwrap();
-        let not = || refused(Refusal::GenerationNotConfigured(asked));
+        let not = || refused(RequestRefusal::GenerationNotConfigured(asked));
         let reply = || if is_accepted { Reply::Done } else { not() };
         let expected = [
             (not(), RunState::Idle),
@@ -220,7 +220,8 @@ fn an_agent_finishes_only_when_nothing_runs() {
     for (state, way) in ways("1.1") {
         let mut machine = Machine::after(way);
         let active = machine.state.phase.is_active();
-        let expected = if active { (refused(Refusal::Active), None) } else { (Reply::Done, Some(Action::EndAgent)) };
+        let expected =
+            if active { (refused(RequestRefusal::Active), None) } else { (Reply::Done, Some(Action::EndAgent)) };
         assert_eq!(machine.take(Event::Finish), expected, "{state:?}");
     }
 }
@@ -234,7 +235,8 @@ fn messages_older_than_the_newest_generation_are_refused_and_change_nothing() {
                 let mut machine = Machine::after(way.clone());
                 machine.take(newer.clone());
                 let before = machine.state.clone();
-                let stale = Refusal::Stale { asked: generation("1.9").unwrap(), newest: generation("2.1").unwrap() };
+                let stale =
+                    RequestRefusal::Stale { asked: generation("1.9").unwrap(), newest: generation("2.1").unwrap() };
                 assert_eq!(
                     machine.take(older.clone()),
                     (refused(stale), None),
@@ -260,7 +262,7 @@ fn the_report_of_a_run_contains_the_outcome_the_time_and_the_cause_of_its_end() 
         machine.take(stop("", 0));
         machine.seconds = 8;
         machine.take(all_ended());
-        let Phase::Exited { started_at, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+        let RunPhase::Exited { started_at, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
         assert_eq!(*started_at, Some(UnixMillis(0)));
         assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::Code(75), stopped));
         assert_eq!((report.ended_at, report.stderr_tail.as_str()), (UnixMillis(7000), "tail"));
@@ -330,7 +332,7 @@ fn a_later_stop_can_shorten_the_grace_and_not_lengthen_it() {
     let mut machine = Machine::after(ways("1.1")[3].1.clone());
     for (grace, deadline) in [(20, 10), (4, 4), (5, 4)] {
         assert_eq!(machine.take(stop("", grace)), (Reply::Underway, None));
-        let Phase::Stopping { kill, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+        let RunPhase::Stopping { kill, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
         assert_eq!(*kill, Kill::At(machine.clock + Duration::from_secs(deadline)));
     }
     assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(pid()))));
@@ -342,7 +344,7 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
     for (event, terminated) in [(stop("1.1", 5), false), (stop("", 0), false), (terminate, true)] {
         let mut machine = Machine::after([config("1.1", "1"), run("1.1")]);
         assert_eq!(machine.take(event), (Reply::Done, Some(Action::AbandonStart)));
-        let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else {
+        let RunPhase::Exited { started_at: None, report, .. } = &machine.state.phase else {
             panic!("{:?}", machine.state)
         };
         assert_eq!((report.stopped, report.terminated), (true, terminated));
@@ -360,7 +362,7 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
 fn if_a_start_fails_its_run_has_ended_and_is_not_started_again() {
     let mut machine = Machine::after([config("1.1", "1"), run("1.1")]);
     machine.take(Event::StartFailed("no memory".to_owned()));
-    let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+    let RunPhase::Exited { started_at: None, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
     assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::NotStarted("no memory".to_owned()), false));
     assert_eq!(machine.state.exit_code, 126);
     assert_eq!(

@@ -8,13 +8,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::{Agent, supervised};
-use agent::run::unstartable::Attempt;
+use agent::run::unstartable::EndedRun;
 use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
 fn why_of(command: &[&str], code: i32, stderr: &str) -> Option<String> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
     let outcome = ExitOutcome::Code(code);
-    Attempt { command: &command, outcome: &outcome, stderr, lasted: Duration::from_secs(1) }.why_nothing_ran()
+    EndedRun { command: &command, outcome: &outcome, stderr, lasted: Duration::from_secs(1) }.why_nothing_ran()
 }
 
 fn why(code: i32, stderr: &str) -> Option<String> {
@@ -106,10 +106,10 @@ fn a_run_in_which_a_line_may_have_run_is_an_ordinary_failure() {
     assert_eq!(why_of(&["python", "train.py"], 1, INVALID), None);
     let command = ["python", "exec.py"].map(OsString::from);
     let outcome = ExitOutcome::Code(1);
-    let slow = Attempt { command: &command, outcome: &outcome, stderr: INVALID, lasted: Duration::from_secs(600) };
+    let slow = EndedRun { command: &command, outcome: &outcome, stderr: INVALID, lasted: Duration::from_secs(600) };
     assert_eq!(slow.why_nothing_ran(), None, "a run of ten minutes is reported as a run that never started the script");
     let killed = ExitOutcome::Signal(9);
-    assert_eq!(Attempt { outcome: &killed, lasted: Duration::ZERO, ..slow }.why_nothing_ran(), None);
+    assert_eq!(EndedRun { outcome: &killed, lasted: Duration::ZERO, ..slow }.why_nothing_ran(), None);
 }
 
 /// How a real Python ends with this exec.py, or without exec.py.

@@ -90,7 +90,7 @@ impl Token {
 
 /// The configuration of a command, besides its own arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Config {
+pub(crate) struct ClientConfig {
     /// The master to use.
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
@@ -135,7 +135,7 @@ pub(crate) struct DockerVariables {
     pub(crate) tls: bool,
 }
 
-impl Config {
+impl ClientConfig {
     /// The cluster and namespace for commands that need a cluster. If the master was chosen as `kube…`, these are its
     /// cluster and namespace. Otherwise they are the kubeconfig's defaults.
     pub(crate) fn place(&self) -> KubePlace {
@@ -173,7 +173,7 @@ impl Config {
     }
 }
 
-/// The folders for [`Config::run_folders`], from the XDG Base Directory Specification. Ignores relative paths, and
+/// The folders for [`ClientConfig::run_folders`], from the XDG Base Directory Specification. Ignores relative paths, and
 /// variables that are not UTF-8, because a job also runs without these folders.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Vec<PathBuf> {
     let runtime = set("XDG_RUNTIME_DIR").ok().flatten().map(|folder| PathBuf::from(folder).join("muster"));
@@ -288,7 +288,7 @@ mod tests {
     fn read(flag: Option<&str>, variable: Option<&str>) -> Result<MasterChoice, String> {
         let args = ConnectionArgs { master: flag.map(str::to_owned), token_file: None };
         let variables: Vec<_> = variable.map(|value| (MASTER_VARIABLE, value)).into_iter().collect();
-        Config::from_parts(args, among(&variables)).map(|config| config.master).map_err(|error| error.to_string())
+        ClientConfig::from_parts(args, among(&variables)).map(|config| config.master).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn settings_for_docker_and_for_loading_images_are_read_from_variables() {
         let read = |of: &[(&str, &str)]| {
-            let config = Config::from_parts(ConnectionArgs::default(), among(of));
+            let config = ClientConfig::from_parts(ConnectionArgs::default(), among(of));
             config.map(|config| config.image).map_err(|error| error.to_string())
         };
         let minikube = [

@@ -10,7 +10,7 @@ use super::pods::Trouble;
 use super::rights::{self, Right};
 use crate::ending::error::Error;
 use crate::output::command_line::command;
-use crate::output::{Check, Verdict};
+use crate::output::{Check, CheckVerdict};
 
 /// The minor version of the oldest Kubernetes with which Muster is tested: 1.20.
 const OLDEST_MINOR: u32 = 20;
@@ -67,7 +67,7 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
 fn known<T>(name: &str, found: &Result<T, Error>, judge: impl FnOnce(&T) -> Check) -> Check {
     match found {
         Ok(found) => judge(found),
-        Err(error) => Check::new(name, Verdict::Warn, format!("not checked: {error}")),
+        Err(error) => Check::new(name, CheckVerdict::Warn, format!("not checked: {error}")),
     }
 }
 
@@ -92,9 +92,9 @@ pub(super) fn right(right: Right, is_missing: bool) -> Check {
     let hint =
         "ask the cluster's administrator for this right; the guide \"Install on a cluster\" has a Role for users";
     let (verdict, detail) = if right == rights::CREATE_FORWARD {
-        (Verdict::Warn, "missing; port-forwards need this right since Kubernetes 1.35")
+        (CheckVerdict::Warn, "missing; port-forwards need this right since Kubernetes 1.35")
     } else {
-        (Verdict::Fail, "missing")
+        (CheckVerdict::Fail, "missing")
     };
     Check { hint: Some(hint.to_owned()), ..Check::new(&name, verdict, detail) }
 }
@@ -139,8 +139,8 @@ fn exhausted(quota: &ResourceQuota) -> Vec<String> {
 fn rollout(trouble: Option<&Trouble>) -> Check {
     let (verdict, detail) = match trouble {
         None => return Check::passed("rollout", "the master serves"),
-        Some(Trouble::Waits(state)) => (Verdict::Warn, state),
-        Some(Trouble::Image(reason) | Trouble::Stuck(reason)) => (Verdict::Fail, reason),
+        Some(Trouble::Waits(state)) => (CheckVerdict::Warn, state),
+        Some(Trouble::Image(reason) | Trouble::Stuck(reason)) => (CheckVerdict::Fail, reason),
     };
     let hint = format!(
         "kubectl describe pods -l app.kubernetes.io/component=master shows more; to repair the master: {}",
@@ -172,7 +172,7 @@ fn image(image: &str, nodes: usize) -> Check {
     let first = image.split_once('/').map_or("", |(first, _)| first);
     let has_registry = first.contains(['.', ':']) || first == "localhost";
     match (image, nodes) {
-        ("", _) => Check::new("image", Verdict::Warn, "not checked: the image of the master is not known"),
+        ("", _) => Check::new("image", CheckVerdict::Warn, "not checked: the image of the master is not known"),
         (_, nodes) if nodes > 1 && !has_registry => {
             let detail =
                 format!("{image} is not from a registry: only nodes that already have the image can run the master");

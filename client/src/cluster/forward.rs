@@ -31,7 +31,7 @@ const PIECE: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Forward {
     socket: PathBuf,
-    trouble: Trouble,
+    trouble: ForwardTrouble,
     /// The task that accepts connections. It owns the tasks that pass on bytes.
     _accepting: JoinSet<()>,
     // The folder of the socket. Only this user can open the folder.
@@ -39,7 +39,7 @@ pub(crate) struct Forward {
 }
 
 /// The error of the last failed connection, until another connection succeeds. Failed requests report this error.
-type Trouble = Arc<Mutex<Option<Arc<Error>>>>;
+type ForwardTrouble = Arc<Mutex<Option<Arc<Error>>>>;
 
 impl Forward {
     /// Creates the socket. Sends no request to the cluster yet.
@@ -51,7 +51,7 @@ impl Forward {
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(failed)?;
         let socket = folder.path().join("master");
         let listener = UnixListener::bind(&socket).map_err(failed)?;
-        let trouble = Trouble::default();
+        let trouble = ForwardTrouble::default();
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(listener, cluster, Arc::clone(&trouble)));
         Ok(Self { socket, trouble, _accepting: accepting, _folder: folder })
@@ -68,11 +68,11 @@ impl Forward {
     }
 }
 
-fn set(trouble: &Trouble, error: Option<Error>) {
+fn set(trouble: &ForwardTrouble, error: Option<Error>) {
     *trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.map(Arc::new);
 }
 
-async fn accept(listener: UnixListener, cluster: Cluster, trouble: Trouble) {
+async fn accept(listener: UnixListener, cluster: Cluster, trouble: ForwardTrouble) {
     let mut connections = JoinSet::new();
     loop {
         while connections.len() >= MOST_CONNECTIONS {
@@ -93,7 +93,7 @@ async fn accept(listener: UnixListener, cluster: Cluster, trouble: Trouble) {
 }
 
 /// Connects to the master's pod, and passes on bytes until one side ends.
-async fn carry(stream: &mut UnixStream, cluster: &Cluster, trouble: &Trouble) -> Result<(), Error> {
+async fn carry(stream: &mut UnixStream, cluster: &Cluster, trouble: &ForwardTrouble) -> Result<(), Error> {
     let pod = ready_pod(cluster).await?;
     let api = cluster.api::<Pod>();
     let mut forward = cluster.call(rights::FORWARD, api.portforward(&pod, &[MASTER_PORT])).await?;

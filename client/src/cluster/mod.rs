@@ -28,7 +28,7 @@ pub(crate) use self::doctor::examine;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::install::{exported, install};
 use self::rights::Right;
-pub(crate) use self::uninstall::{Found, find, remove};
+pub(crate) use self::uninstall::{Removable, find, remove};
 use crate::address::config::Token;
 use crate::address::kube_place::KubePlace;
 use crate::ending::error::{Cause, Error, root_cause};

@@ -31,7 +31,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// What an uninstallation removes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Removable {
     /// The names of all jobs that have a record.
     pub(crate) jobs: Vec<String>,
     /// The names of the jobs that have not ended, or whose record cannot be read.
@@ -56,7 +56,7 @@ fn installed() -> Vec<DynamicObject> {
 ///
 /// # Errors
 /// Names the missing rights if a right for the removal is missing. Without this check, the removal would stop halfway.
-pub(crate) async fn find(cluster: &Cluster) -> Result<Found, Error> {
+pub(crate) async fn find(cluster: &Cluster) -> Result<Removable, Error> {
     access::require(cluster, rights::to_uninstall()).await?;
     let labels = ListParams::default().labels(RECORDS);
     let records = cluster.call(rights::LIST_RECORDS, cluster.api::<ConfigMap>().list(&labels)).await?.items;
@@ -77,8 +77,8 @@ pub(crate) async fn find(cluster: &Cluster) -> Result<Found, Error> {
 }
 
 /// The jobs of these records. A job whose record cannot be read is listed as unfinished.
-fn sorted(records: &[ConfigMap]) -> Found {
-    let mut found = Found::default();
+fn sorted(records: &[ConfigMap]) -> Removable {
+    let mut found = Removable::default();
     for record in records {
         let name = record.labels().get(JOB).cloned().unwrap_or_else(|| record.name_any());
         let text = record.data.as_ref().and_then(|data| data.get("record"));

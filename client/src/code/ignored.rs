@@ -9,10 +9,10 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 const ALWAYS_SENT: [&str; 2] = ["Dockerfile", ".dockerignore"];
 
 pub(crate) struct Ignored {
-    patterns: Vec<Pattern>,
+    patterns: Vec<IgnorePattern>,
 }
 
-struct Pattern {
+struct IgnorePattern {
     matcher: Gitignore,
     /// `false` for a pattern with `!`, which includes files again.
     leaves_out: bool,
@@ -23,7 +23,7 @@ impl Ignored {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
         let used = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let patterns = used.filter_map(|line| Pattern::parse(line).transpose()).collect::<Result<_, _>>()?;
+        let patterns = used.filter_map(|line| IgnorePattern::parse(line).transpose()).collect::<Result<_, _>>()?;
         Ok(Self { patterns })
     }
 
@@ -42,7 +42,7 @@ impl Ignored {
     }
 }
 
-impl Pattern {
+impl IgnorePattern {
     /// Parses a line with a pattern. `None` for a pattern that matches only the root. The root cannot be excluded.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let (glob, leaves_out) = match line.strip_prefix('!') {

@@ -11,20 +11,20 @@ use protocol::image::Entrypoint;
 use protocol::master::BackendKind;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
 
-use super::dry_run::{self, Target};
+use super::dry_run::{self, DryRunTarget};
 use super::leaving::Stage;
-use super::order::{Content, Order};
+use super::order::{Order, SubmitContent};
 use super::own_master::at_own_master;
 use super::submission::{Submission, Then, at_running_master};
 use super::submit::LOCAL_BY_DEFAULT;
 use super::{bring, current_folder};
-use crate::address::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
+use crate::address::config::{ClientConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{ApplyArgs, Checker, SyntaxArgs};
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::image;
-use crate::master::client::{MasterClient, OldJob, Submitted};
+use crate::master::client::{MasterClient, OldJob, SubmitOutcome};
 use crate::master::patience::persist;
 use crate::masters::which_master::{running_master, with_namespace};
 use crate::output::Format;
@@ -32,9 +32,9 @@ use crate::output::command_line;
 use crate::output::narrate;
 use crate::output::{Data, Notes, Output};
 use crate::request;
-use crate::request::tfjob::{self, Document};
+use crate::request::tfjob::{self, FileObject};
 
-pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: ApplyArgs, config: &ClientConfig, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let here = current_folder()?;
     let (mut documents, others) = tfjob::only_tfjobs(tfjob::read(&args.files, &here)?, &args.files)?;
     for document in &mut documents {
@@ -60,7 +60,7 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
             dry_run::without_master(checker)?;
         }
         tell_left_out(&others, BackendKind::Process, notes);
-        let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options).await?;
+        let NamedTfJob { origin, order } = files.order(only(documents)?, BackendKind::Process, options).await?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
         }
@@ -71,14 +71,14 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     if let Some(checker) = args.dry_run.dry_run {
         let orders = files.orders(documents, backend, &options).await?;
         let mut checks = vec![];
-        for Named { origin, order } in &orders {
+        for NamedTfJob { origin, order } in &orders {
             let answer = dry_run::check(order, checker, &client, OldJob::Stays).await;
             checks.push(answer.map_err(|error| of_document(error, origin))?);
         }
         return show_all(&orders, checks, &mut out);
     }
     if args.follow {
-        let Named { origin, order } = files.order(only(documents)?, backend, options).await?;
+        let NamedTfJob { origin, order } = files.order(only(documents)?, backend, options).await?;
         let submission = Submission::new(client, order, Stage::Submitting);
         return followed(at_running_master(submission, Then::Follow, out).await, &origin);
     }
@@ -86,15 +86,15 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
 }
 
 /// Where the client takes the TFJobs of a dry run to run. Asks the master only if it has an address.
-async fn target(config: &Config, notes: &Notes) -> Result<Target, Error> {
+async fn target(config: &ClientConfig, notes: &Notes) -> Result<DryRunTarget, Error> {
     if let MasterChoice::Kube(place) = &config.master {
-        return Ok(Target { backend: BackendKind::Kubernetes, namespace: place.namespace.clone() });
+        return Ok(DryRunTarget { backend: BackendKind::Kubernetes, namespace: place.namespace.clone() });
     }
     let backend = match running_master(config).await? {
         Some(client) => persist(notes, || client.about()).await?.backend,
         None => BackendKind::Process,
     };
-    Ok(Target { backend, namespace: None })
+    Ok(DryRunTarget { backend, namespace: None })
 }
 
 /// Says which objects are left out because they are not TFJobs.
@@ -110,8 +110,12 @@ fn tell_left_out(others: &[String], backend: BackendKind, notes: &Notes) {
 
 /// The programs that images run, for containers without a command. If the program of an image is not known, the master
 /// refuses the TFJob.
-async fn entrypoints(documents: &mut [Document], config: &Config, notes: &Notes) -> BTreeMap<String, Entrypoint> {
-    let images = documents.iter_mut().flat_map(Document::images_without_command).collect();
+async fn entrypoints(
+    documents: &mut [FileObject],
+    config: &ClientConfig,
+    notes: &Notes,
+) -> BTreeMap<String, Entrypoint> {
+    let images = documents.iter_mut().flat_map(FileObject::images_without_command).collect();
     image::programs(&images, &config.image, notes).await
 }
 
@@ -127,7 +131,7 @@ fn options(args: &ApplyArgs) -> Result<TfJobOptions, Error> {
     })
 }
 
-fn only(documents: Vec<Document>) -> Result<Document, Error> {
+fn only(documents: Vec<FileObject>) -> Result<FileObject, Error> {
     let several = documents.len();
     let refused = || {
         let limits = "but a local master runs only one, and --follow follows only one";
@@ -138,7 +142,7 @@ fn only(documents: Vec<Document>) -> Result<Document, Error> {
 }
 
 /// A TFJob to send, and the file that it comes from.
-struct Named {
+struct NamedTfJob {
     origin: String,
     order: Order,
 }
@@ -157,10 +161,10 @@ struct Files {
 impl Files {
     async fn orders(
         &self,
-        documents: Vec<Document>,
+        documents: Vec<FileObject>,
         backend: BackendKind,
         options: &TfJobOptions,
-    ) -> Result<Vec<Named>, Error> {
+    ) -> Result<Vec<NamedTfJob>, Error> {
         let mut orders = vec![];
         for document in documents {
             orders.push(self.order(document, backend, options.clone()).await?);
@@ -169,7 +173,12 @@ impl Files {
     }
 
     /// The request for a document. Reads the code that the job brings, and checks its script.
-    async fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, Error> {
+    async fn order(
+        &self,
+        document: FileObject,
+        backend: BackendKind,
+        options: TfJobOptions,
+    ) -> Result<NamedTfJob, Error> {
         let mut document = document;
         let origin = document.origin.clone();
         let folder = self.code.as_deref().unwrap_or(Path::new(&document.folder)).to_owned();
@@ -195,15 +204,15 @@ impl Files {
         let options = TfJobOptions { work_dir: Some(folder), code: code.as_ref().map(Packed::id), script, ..options };
         let request =
             TfJobRequest { document: document.object.to_string(), entrypoints: self.entrypoints.clone(), options };
-        let content = Content::TfJob(Box::new(request));
-        Ok(Named { origin, order: Order { name, content, code, next_step: None } })
+        let content = SubmitContent::TfJob(Box::new(request));
+        Ok(NamedTfJob { origin, order: Order { name, content, code, next_step: None } })
     }
 }
 
 /// Checks the TFJobs on this machine, and prints what would be sent.
-fn checked_here(orders: &[Named], target: &Target, out: &mut Output) -> Result<Exit, Error> {
-    for Named { origin, order } in orders {
-        let Content::TfJob(request) = &order.content else { continue };
+fn checked_here(orders: &[NamedTfJob], target: &DryRunTarget, out: &mut Output) -> Result<Exit, Error> {
+    for NamedTfJob { origin, order } in orders {
+        let SubmitContent::TfJob(request) = &order.content else { continue };
         let told = dry_run::check_here(request, target).map_err(|why| Error::input(format!("{origin}: {why}")))?;
         told.iter().for_each(|told| out.notes.say(&format!("tfjob {}: {told}", order.name)));
     }
@@ -211,27 +220,27 @@ fn checked_here(orders: &[Named], target: &Target, out: &mut Output) -> Result<E
 }
 
 /// Prints what each TFJob would create, and what the master has said about it.
-fn show_all(orders: &[Named], checks: Vec<Option<DryRun>>, out: &mut Output) -> Result<Exit, Error> {
-    for (Named { order, .. }, checked) in orders.iter().zip(checks) {
+fn show_all(orders: &[NamedTfJob], checks: Vec<Option<DryRun>>, out: &mut Output) -> Result<Exit, Error> {
+    for (NamedTfJob { order, .. }, checked) in orders.iter().zip(checks) {
         dry_run::show(order, checked.as_ref(), out)?;
     }
     Ok(Exit::Done)
 }
 
 /// Sends the TFJobs. If there are several, first asks the master to check all of them.
-async fn send_all(client: &MasterClient, orders: Vec<Named>, out: Output) -> Result<Exit, Error> {
+async fn send_all(client: &MasterClient, orders: Vec<NamedTfJob>, out: Output) -> Result<Exit, Error> {
     let Output { mut data, notes, .. } = out;
     if orders.len() > 1 {
-        for Named { origin, order } in &orders {
+        for NamedTfJob { origin, order } in &orders {
             persist(&notes, || order.check(client, OldJob::Stays)).await.map_err(|error| of_document(error, origin))?;
         }
     }
-    for Named { origin, order } in &orders {
+    for NamedTfJob { origin, order } in &orders {
         let submitted = order.submit(client, &notes).await.map_err(|error| of_document(error, origin))?;
         data.text(&match submitted {
-            Submitted::New(job) => format!("tfjob/{} created", job.name),
-            Submitted::Before(job) => format!("tfjob/{} is up to date", job.name),
-            Submitted::Changed { job, change } => format!("tfjob/{} {}", job.name, narrate::changed(change)),
+            SubmitOutcome::New(job) => format!("tfjob/{} created", job.name),
+            SubmitOutcome::Before(job) => format!("tfjob/{} is up to date", job.name),
+            SubmitOutcome::Changed { job, change } => format!("tfjob/{} {}", job.name, narrate::changed(change)),
         })?;
     }
     Ok(Exit::Done)

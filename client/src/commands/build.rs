@@ -1,7 +1,7 @@
 //! `build`: makes the image that pods run, as a submit does, and prints its name.
 
 use super::current_folder;
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::args::BuildArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -9,7 +9,7 @@ use crate::image::{self, ImageOrder, Reach};
 use crate::masters::which_master::running_master;
 use crate::output::{Data, Notes};
 
-pub(super) async fn run(args: BuildArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: BuildArgs, config: &ClientConfig, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let folder = current_folder()?;
     // If this machine has no agent, the image gets the agent of the master.
     let master = running_master(config).await?;

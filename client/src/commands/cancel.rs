@@ -7,15 +7,15 @@ use super::several;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
-use crate::masters::finder::{Finder, Place};
+use crate::masters::finder::{Finder, JobPlace};
 use crate::output::Notes;
 use crate::output::command_line::command;
 
 pub(super) async fn run(finder: &Finder, names: &[JobName], notes: &Notes) -> Result<Exit, Error> {
     let outcomes = several::each(names, notes, |name| async move {
         match finder.locate(&name, notes).await? {
-            Place::Master(client) => cancel(&client, &name, notes).await,
-            Place::History(past) => {
+            JobPlace::Master(client) => cancel(&client, &name, notes).await,
+            JobPlace::History(past) => {
                 notes.say(&already_ended(&name, past.view.state));
                 Ok(())
             }

@@ -5,7 +5,7 @@
 use protocol::master::{BackendKind, MasterView};
 use serde_json::json;
 
-use crate::address::config::{Config, MasterChoice};
+use crate::address::config::{ClientConfig, MasterChoice};
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
 use crate::args::DoctorArgs;
@@ -15,10 +15,15 @@ use crate::ending::exit::Exit;
 use crate::image;
 use crate::master::local_checks;
 use crate::masters::which_master::{Masters, through_cluster};
-use crate::output::{Check, Verdict};
+use crate::output::{Check, CheckVerdict};
 use crate::output::{Data, Notes, checks_text};
 
-pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(
+    args: DoctorArgs,
+    config: &ClientConfig,
+    data: &mut Data,
+    notes: &Notes,
+) -> Result<Exit, Error> {
     let DoctorArgs { place, format } = args;
     let at = config.place().or_namespace(place.namespace.clone());
     let checks = match (&config.master, place.namespace) {
@@ -31,23 +36,23 @@ pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, note
         }
     };
     data.show(format.output, &json!({ "checks": checks }), || checks_text(&checks))?;
-    let has_failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
+    let has_failed = checks.iter().any(|check| check.verdict == CheckVerdict::Fail);
     Ok(if has_failed { Exit::NotSucceeded } else { Exit::Done })
 }
 
 /// The checks of a cluster and of the master in this namespace.
-async fn of_cluster(place: &KubePlace, config: &Config) -> Vec<Check> {
+async fn of_cluster(place: &KubePlace, config: &ClientConfig) -> Vec<Check> {
     let (master, docker) = tokio::join!(version(place.clone()), docker(config));
     cluster::examine(place, master, docker).await
 }
 
-async fn docker(config: &Config) -> Result<(), String> {
+async fn docker(config: &ClientConfig) -> Result<(), String> {
     image::engine_answers(&config.image.docker).await.map_err(|error| error.to_string())
 }
 
 /// The checks of the master at this address. The client needs Docker only for a master in Kubernetes, to add the agent
 /// to images.
-async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check> {
+async fn of_master(url: &MasterUrl, config: &ClientConfig, notes: &Notes) -> Vec<Check> {
     let about = async {
         let masters = Masters::find("doctor", config, notes).await?;
         Ok::<_, Error>(masters.of_all(async |client| Ok(vec![client.about().await?])).await?)
@@ -82,7 +87,7 @@ fn answering(url: &MasterUrl, MasterView { version, backend, python, .. }: &Mast
 }
 
 fn as_warning(check: Check) -> Check {
-    let verdict = if check.verdict == Verdict::Fail { Verdict::Warn } else { check.verdict };
+    let verdict = if check.verdict == CheckVerdict::Fail { CheckVerdict::Warn } else { check.verdict };
     Check { verdict, ..check }
 }
 

@@ -1,7 +1,7 @@
 //! `--dry-run`: checks a submit and prints what it would create, but creates nothing.
 
 use launchers::template::Note;
-use launchers::tfjob::{self, Place, Read};
+use launchers::tfjob::{self, Read, ReplicaHost};
 use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::master::BackendKind;
 use protocol::origin::Warning;
@@ -41,7 +41,7 @@ pub(super) fn without_master(checker: Checker) -> Result<Option<DryRun>, Error> 
 }
 
 /// Where the TFJobs of a dry run would run.
-pub(super) struct Target {
+pub(super) struct DryRunTarget {
     pub(super) backend: BackendKind,
     /// The master's namespace. `None` if it is not known.
     pub(super) namespace: Option<String>,
@@ -49,14 +49,14 @@ pub(super) struct Target {
 
 /// Checks a TFJob on this machine by the master's rules. Returns sentences about its fields. An error is the sentence
 /// with which the master would refuse the TFJob.
-pub(super) fn check_here(request: &TfJobRequest, target: &Target) -> Result<Vec<String>, String> {
+pub(super) fn check_here(request: &TfJobRequest, target: &DryRunTarget) -> Result<Vec<String>, String> {
     let refusal = |notes: Vec<Note>| tfjob::refusal(&notes);
     let in_cluster = tfjob::read(request, &in_cluster(request, target.namespace.as_ref())).map_err(refusal);
     let told = |read: &Read| read.warnings().iter().map(Warning::to_string).collect::<Vec<_>>();
     match target.backend {
         BackendKind::Kubernetes => Ok(told(&in_cluster?)),
         BackendKind::Process | BackendKind::Joined => {
-            let here = tfjob::read(request, &Place::Processes).map_err(refusal)?;
+            let here = tfjob::read(request, &ReplicaHost::Processes).map_err(refusal)?;
             let elsewhere = in_cluster.err().map(|refused| format!("in a cluster, {refused}"));
             Ok(told(&here).into_iter().chain(elsewhere).collect())
         }
@@ -64,11 +64,11 @@ pub(super) fn check_here(request: &TfJobRequest, target: &Target) -> Result<Vec<
 }
 
 /// The pods of a cluster. Without a known namespace, the namespace that the TFJob names.
-fn in_cluster(request: &TfJobRequest, namespace: Option<&String>) -> Place {
+fn in_cluster(request: &TfJobRequest, namespace: Option<&String>) -> ReplicaHost {
     let document: Value = serde_json::from_str(&request.document).unwrap_or_default();
     let of_document = document["metadata"]["namespace"].as_str();
     let asked = request.options.namespace.as_deref().or(of_document).unwrap_or_default();
-    Place::Pods { namespace: namespace.map_or(asked, String::as_str).to_owned(), honours_root: true }
+    ReplicaHost::Pods { namespace: namespace.map_or(asked, String::as_str).to_owned(), honours_root: true }
 }
 
 /// Prints what the order would create, and what the master has said.

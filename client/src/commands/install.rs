@@ -1,7 +1,7 @@
 //! `install`: installs or upgrades the master of a namespace, and prints the variable by which the client finds
 //! the master.
 
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::args::InstallArgs;
 use crate::cluster::{self, Cluster};
 use crate::ending::error::{Error, MasterError};
@@ -11,7 +11,12 @@ use crate::master::patience::Patience;
 use crate::masters::which_master::through_cluster;
 use crate::output::{Data, Notes};
 
-pub(super) async fn run(args: InstallArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(
+    args: InstallArgs,
+    config: &ClientConfig,
+    data: &mut Data,
+    notes: &Notes,
+) -> Result<Exit, Error> {
     let InstallArgs { place, order, export } = args;
     if export {
         data.json(&cluster::exported(&order))?;

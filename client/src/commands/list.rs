@@ -7,7 +7,7 @@ use protocol::ids::UnixMillis;
 use protocol::view::{JobList, JobSummary};
 
 use super::now;
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::args::ListArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -20,7 +20,7 @@ use crate::output::command_line::command;
 use crate::output::{Data, Notes, jobs_table};
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
-pub(super) async fn run(config: &Config, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(config: &ClientConfig, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let upstream = Upstream::find("list", config, notes).await?;
     if args.all {
         return show(all_jobs(&upstream, notes).await?, args, data);

@@ -15,19 +15,19 @@ use super::leaving::{Stage, unless_interrupted};
 use crate::args::LogsArgs;
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Until, Wanted};
+use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, StreamUntil, WantedLines};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, follow, tell_end};
 use crate::master::client::MasterClient;
-use crate::masters::finder::{Finder, Place};
+use crate::masters::finder::{Finder, JobPlace};
 use crate::output::Format;
 use crate::output::narrate;
 use crate::output::{Data, LogLines, Notes};
 
 pub(super) async fn run(finder: &Finder, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     match finder.locate(&args.job.name, notes).await? {
-        Place::Master(client) => at_master(client, args, data, notes).await,
-        Place::History(past) => print_past(&past, &args, &mut data, notes),
+        JobPlace::Master(client) => at_master(client, args, data, notes).await,
+        JobPlace::History(past) => print_past(&past, &args, &mut data, notes),
     }
 }
 
@@ -67,7 +67,7 @@ async fn at_master(client: MasterClient, args: LogsArgs, mut data: Data, notes: 
         (Format::Json, _) => LogLines::Json,
         (Format::Text, Some(_)) if timestamps => LogLines::Bare,
         (Format::Text, Some(replica)) => {
-            let until = if follow { Until::End } else { Until::Now };
+            let until = if follow { StreamUntil::End } else { StreamUntil::Now };
             let (begin, at, notes) = (RawBegin::Asked(begin), client.clone(), notes.clone());
             return print_raw(RawReading { client: at, name, replica, begin, until, data, notes }).await;
         }
@@ -77,7 +77,7 @@ async fn at_master(client: MasterClient, args: LogsArgs, mut data: Data, notes: 
     if timestamps {
         data.show_times();
     }
-    let wanted = Wanted { replica, begin, times: timestamps };
+    let wanted = WantedLines { replica, begin, times: timestamps };
     if !follow {
         return print_merged(&client, &view, &wanted, &mut data, notes).await;
     }
@@ -88,11 +88,11 @@ async fn at_master(client: MasterClient, args: LogsArgs, mut data: Data, notes: 
 async fn print_merged(
     client: &MasterClient,
     view: &JobView,
-    wanted: &Wanted,
+    wanted: &WantedLines,
     data: &mut Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let mut lines = log_stream::merged(client, &view.name, wanted, &BTreeMap::new(), Until::Now).await?;
+    let mut lines = log_stream::merged(client, &view.name, wanted, &BTreeMap::new(), StreamUntil::Now).await?;
     let (mut ends, mut of_earlier_master) = (BTreeMap::new(), None);
     // Without `--tail` and `--since`, the first line of a replica begins at 0.
     let first = wanted.begin.is_beginning().then_some(0);
@@ -118,7 +118,7 @@ fn hint_for_missing(job: &JobName, replica: ReplicaId) -> String {
 async fn follow_merged(
     client: MasterClient,
     view: JobView,
-    wanted: Wanted,
+    wanted: WantedLines,
     mut data: Data,
     notes: Notes,
 ) -> Result<Exit, Error> {
@@ -130,7 +130,7 @@ async fn follow_merged(
 }
 
 async fn print_raw(mut reading: RawReading) -> Result<Exit, Error> {
-    if reading.until != Until::Now {
+    if reading.until != StreamUntil::Now {
         let (name, notes) = (reading.name.clone(), reading.notes.clone());
         return unless_interrupted(follow_raw(reading), slice::from_ref(&name), || Stage::Following, &notes).await;
     }
@@ -153,7 +153,7 @@ struct RawReading {
     name: JobName,
     replica: ReplicaId,
     begin: RawBegin,
-    until: Until,
+    until: StreamUntil,
     data: Data,
     notes: Notes,
 }

@@ -40,7 +40,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::ids::{JobName, UnixMillis};
 
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::address::connection::ConnectionArgs;
 use crate::args::{NameArg, SubmitArgs, Verb};
 use crate::ending::error::Error;
@@ -59,7 +59,7 @@ pub(crate) async fn run(
     notes: &Notes,
 ) -> Result<Exit, Error> {
     // Read the configuration only when it is needed: a wrong address must not fail a command that uses no master.
-    let config = || Config::read(connection.clone());
+    let config = || ClientConfig::read(connection.clone());
     let masters = async |verb| Masters::find(verb, &config()?, notes).await;
     let finder = async |verb| Finder::new(verb, config()?, notes).await;
     let client = async |verb, job: &NameArg| finder(verb).await?.on_record(&job.name, notes).await;

@@ -9,7 +9,7 @@ use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::address::config::{Config, NOTIFY_VARIABLE};
+use crate::address::config::{ClientConfig, NOTIFY_VARIABLE};
 use crate::args::web_address;
 use crate::ending::error::Error;
 use crate::master::client::http;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The address of --notify, of the file of --notify-file, or of `MUSTER_NOTIFY`. Errors do not contain the address, which
 /// may be a secret.
-pub(super) fn address(flag: Option<Url>, file: Option<PathBuf>, config: &Config) -> Result<Option<Url>, Error> {
+pub(super) fn address(flag: Option<Url>, file: Option<PathBuf>, config: &ClientConfig) -> Result<Option<Url>, Error> {
     let (origin, text) = match (flag, file) {
         (Some(url), _) => return Ok(Some(url)),
         (None, Some(file)) => {

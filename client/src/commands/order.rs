@@ -15,7 +15,7 @@ use super::bring::with_code;
 use super::leaving::in_doubt;
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
-use crate::master::client::{MasterClient, OldJob, Submitted};
+use crate::master::client::{MasterClient, OldJob, SubmitOutcome};
 use crate::master::patience::persist;
 use crate::output::Notes;
 use crate::output::command_line::command;
@@ -25,7 +25,7 @@ use crate::request::again::about_code;
 pub(super) struct Order {
     /// The job's name.
     pub(super) name: JobName,
-    pub(super) content: Content,
+    pub(super) content: SubmitContent,
     /// The code that the job brings.
     pub(super) code: Option<Packed>,
     /// What the user must do after the master has accepted the job, if anything.
@@ -33,14 +33,14 @@ pub(super) struct Order {
 }
 
 /// What a submit sends, without code.
-pub(super) enum Content {
+pub(super) enum SubmitContent {
     /// A job that the command line describes.
     Job(Box<JobSpec>),
     /// The TFJob of a file.
     TfJob(Box<TfJobRequest>),
 }
 
-impl Content {
+impl SubmitContent {
     /// The content as JSON.
     pub(super) fn to_json(&self) -> Value {
         let content = match self {
@@ -54,18 +54,18 @@ impl Content {
 impl Order {
     /// A job that the command line describes, and the code that it brings.
     pub(super) fn of_job(spec: JobSpec, code: Option<Packed>) -> Self {
-        Self { name: spec.name.clone(), content: Content::Job(Box::new(spec)), code, next_step: None }
+        Self { name: spec.name.clone(), content: SubmitContent::Job(Box::new(spec)), code, next_step: None }
     }
 
     /// The error if an earlier command submitted the same job, and the job has ended with this result.
     pub(super) fn already_ended(&self, result: JobState) -> Error {
         let name = &self.name;
         let (sentence, again) = match self.content {
-            Content::Job(_) => (
+            SubmitContent::Job(_) => (
                 format!("job {name} has already ended ({result}); nothing was submitted"),
                 "add --replace to run it again, or choose another --task".to_owned(),
             ),
-            Content::TfJob(_) => {
+            SubmitContent::TfJob(_) => {
                 let delete = command(&format!("delete {name}"));
                 (format!("tfjob {name} has already ended"), format!("to run it again, first delete it: {delete}"))
             }
@@ -76,8 +76,8 @@ impl Order {
     /// The job as users call it.
     pub(super) fn title(&self) -> String {
         match self.content {
-            Content::Job(_) => format!("job {}", self.name),
-            Content::TfJob(_) => format!("tfjob/{}", self.name),
+            SubmitContent::Job(_) => format!("job {}", self.name),
+            SubmitContent::TfJob(_) => format!("tfjob/{}", self.name),
         }
     }
 
@@ -86,17 +86,17 @@ impl Order {
     pub(super) fn told(&self, warning: &Warning) -> String {
         let in_pod = warning.path.strip_prefix("groups[0].template.pod.");
         match (&self.content, in_pod) {
-            (Content::Job(spec), Some(path)) if matches!(spec.origin, Some(Origin::Spawner { .. })) => {
+            (SubmitContent::Job(spec), Some(path)) if matches!(spec.origin, Some(Origin::Spawner { .. })) => {
                 format!("pod file: {path}: {}", warning.sentence)
             }
-            (Content::Job(_), _) => warning.to_string(),
-            (Content::TfJob(_), _) => format!("tfjob {}: {warning}", self.name),
+            (SubmitContent::Job(_), _) => warning.to_string(),
+            (SubmitContent::TfJob(_), _) => format!("tfjob {}: {warning}", self.name),
         }
     }
 
     /// Submits the job. While the master does not have the job's code, sends the code and submits again. Prints the
     /// master's warnings about fields.
-    pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
+    pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<SubmitOutcome, MasterError> {
         let request = || self.submit_once(client, notes);
         with_code(client, self.code.as_ref(), notes, request, |sent| self.tell_sent(sent, notes)).await
     }
@@ -110,7 +110,7 @@ impl Order {
         }
     }
 
-    async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
+    async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<SubmitOutcome, MasterError> {
         // Whether an answer may have been lost after the master has accepted the job.
         let is_in_doubt = AtomicBool::new(false);
         let note = |error: &MasterError| {
@@ -127,22 +127,22 @@ impl Order {
         Ok(if is_in_doubt { submitted.after_doubt() } else { submitted })
     }
 
-    async fn request_once(&self, client: &MasterClient) -> Result<(Submitted, Vec<Warning>), MasterError> {
+    async fn request_once(&self, client: &MasterClient) -> Result<(SubmitOutcome, Vec<Warning>), MasterError> {
         match &self.content {
-            Content::Job(spec) => {
+            SubmitContent::Job(spec) => {
                 let submitted = client.submit(spec).await?;
                 let warnings = submitted.view().warnings.clone();
                 Ok((submitted, warnings))
             }
-            Content::TfJob(request) => client.apply(request).await,
+            SubmitContent::TfJob(request) => client.apply(request).await,
         }
     }
 
     /// Asks the master whether it would accept the job.
     pub(super) async fn check(&self, client: &MasterClient, old: OldJob) -> Result<DryRun, MasterError> {
         match &self.content {
-            Content::Job(spec) => client.dry_run(spec, old).await,
-            Content::TfJob(request) => client.dry_run_of_tfjob(request).await,
+            SubmitContent::Job(spec) => client.dry_run(spec, old).await,
+            SubmitContent::TfJob(request) => client.dry_run_of_tfjob(request).await,
         }
     }
 

@@ -7,9 +7,9 @@ use protocol::ids::JobName;
 use tokio::task::JoinHandle;
 
 use super::leaving::{Stage, left_by_its_reader};
-use super::order::{Content, Order};
+use super::order::{Order, SubmitContent};
 use super::submission::{Submission, submit_and_follow};
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::follow::follow_unseen;
@@ -25,7 +25,7 @@ use crate::output::{Notes, Output};
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the job at a local master. Always shuts the master down, with everything it has started.
-pub(super) async fn at_own_master(order: Order, config: &Config, out: Output) -> Result<Exit, Error> {
+pub(super) async fn at_own_master(order: Order, config: &ClientConfig, out: Output) -> Result<Exit, Error> {
     let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let mut master = LocalMaster::start()?;
     let notes = out.notes.clone();
@@ -38,14 +38,14 @@ pub(super) async fn at_own_master(order: Order, config: &Config, out: Output) ->
 async fn follow_at(
     master: &mut LocalMaster,
     order: Order,
-    config: &Config,
+    config: &ClientConfig,
     out: Output,
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
     let (name, notes) = (order.name.clone(), out.notes.clone());
     let grace = match &order.content {
-        Content::Job(spec) => spec.pod.termination_grace_seconds(),
-        Content::TfJob(_) => 0,
+        SubmitContent::Job(spec) => spec.pod.termination_grace_seconds(),
+        SubmitContent::TfJob(_) => 0,
     };
     let patience = CANCEL_TIMEOUT + Duration::from_secs(grace.into());
     let url = tokio::select! {

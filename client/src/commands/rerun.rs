@@ -6,11 +6,11 @@ use super::machines::how_to_join;
 use super::order::Order;
 use super::own_master::at_own_master;
 use super::submit::{check_for_processes, no_detach, send};
-use crate::address::config::{Config, variable_to_pass_on};
+use crate::address::config::{ClientConfig, variable_to_pass_on};
 use crate::args::{ImageArgs, NameArg, RerunArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::masters::finder::{Finder, Seen};
+use crate::masters::finder::{Finder, ShownJob};
 use crate::masters::which_master::running_master;
 use crate::output::command_line::command;
 use crate::output::{Data, Notes, Output};
@@ -18,7 +18,7 @@ use crate::request::about;
 use crate::request::again::{about_code, again};
 
 /// Submits the job again, under a new name unless the new job replaces the earlier one.
-pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: RerunArgs, config: &ClientConfig, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let RerunArgs { job: NameArg { name }, replace, detach, format, changes } = args;
     let seen = Finder::new("rerun", config.clone(), notes).await?.seen(&name, notes).await?;
     let mut request = again(seen.view(), changes, replace, &variable_to_pass_on)?;
@@ -31,7 +31,7 @@ pub(super) async fn run(args: RerunArgs, config: &Config, data: Data, notes: &No
         if detach {
             return Err(no_detach());
         }
-        if replace && matches!(seen, Seen::Present(..)) {
+        if replace && matches!(seen, ShownJob::Present(..)) {
             let hint = format!("end it first: {}; or leave out --replace", command(&format!("cancel {name}")));
             return Err(Error::input(format!("job {name} is still at its local master")).hint(hint));
         }

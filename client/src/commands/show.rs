@@ -8,7 +8,7 @@ use crate::args::{FormatArgs, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
-use crate::masters::finder::Seen;
+use crate::masters::finder::ShownJob;
 use crate::masters::which_master::Masters;
 use crate::output::Format;
 use crate::output::{Data, stacks_text, status_text, tfjobs_table, timeline_text, why_text, yaml};
@@ -17,30 +17,30 @@ use crate::output::{Data, stacks_text, status_text, tfjobs_table, timeline_text,
 const REPORTS: usize = 2048;
 
 /// One job and its replicas.
-pub(super) async fn status(job: Seen, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
+pub(super) async fn status(job: ShownJob, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
     let progress = match (&job, format.output) {
         (_, Format::Json) => None,
         // Without the progress, the rest of the status is still useful.
-        (Seen::Present(client, view), Format::Text) => {
+        (ShownJob::Present(client, view), Format::Text) => {
             client.progress(&view.name, (REPORTS / view.replicas.len().max(1)).clamp(2, 64)).await.ok()
         }
-        (Seen::Past(past), Format::Text) => Some(past.series.clone()),
+        (ShownJob::Past(past), Format::Text) => Some(past.series.clone()),
     };
     data.show(format.output, job.view(), || status_text(job.view(), progress.as_ref(), now()))?;
     Ok(Exit::Done)
 }
 
 /// Which replica of a job failed first, how, and what followed.
-pub(super) fn why(job: &Seen, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
+pub(super) fn why(job: &ShownJob, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
     data.show(format.output, &job.view().restarts, || why_text(job.view()))?;
     Ok(Exit::Done)
 }
 
 /// When a job reached each step, and how its time was spent.
-pub(super) async fn timeline(job: Seen, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
+pub(super) async fn timeline(job: ShownJob, format: FormatArgs, data: &mut Data) -> Result<Exit, Error> {
     let timeline = match job {
-        Seen::Present(client, view) => client.timeline(&view.name).await?,
-        Seen::Past(past) => past.timeline,
+        ShownJob::Present(client, view) => client.timeline(&view.name).await?,
+        ShownJob::Past(past) => past.timeline,
     };
     data.show(format.output, &timeline, || timeline_text(&timeline))?;
     Ok(Exit::Done)

@@ -15,13 +15,13 @@ use super::order::Order;
 use super::own_master::at_own_master;
 use super::submission::{Submission, Then, at_running_master};
 use super::syntax;
-use crate::address::config::{Config, LocalBecause, MasterChoice};
+use crate::address::config::{ClientConfig, LocalBecause, MasterChoice};
 use crate::address::kube_place::KubePlace;
 use crate::args::SpawnArgs;
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::master::client::{MasterClient, Submitted};
+use crate::master::client::{MasterClient, SubmitOutcome};
 use crate::master::patience::persist;
 use crate::masters::which_master::{Masters, running_master, with_namespace};
 use crate::output::Format;
@@ -33,7 +33,7 @@ use crate::request::unreadable;
 /// The default of `--pod-file`.
 const POD_FILE: &str = "pod.yaml";
 
-pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: SpawnArgs, config: &ClientConfig, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let tag = Tag::of(&args, uuid::Uuid::new_v4())?;
     let given = &config.master;
     let config = &in_cluster(config, &args)?;
@@ -64,7 +64,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
 }
 
 /// Returns the configuration. If the user names no master, chooses the master in the cluster.
-fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, Error> {
+fn in_cluster(config: &ClientConfig, args: &SpawnArgs) -> Result<ClientConfig, Error> {
     let is_elsewhere = matches!(config.master, MasterChoice::At(_) | MasterChoice::Local(LocalBecause::Asked));
     if let (true, Some(namespace)) = (is_elsewhere, &args.namespace) {
         let sentence = format!(
@@ -75,7 +75,7 @@ fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, Error> {
     }
     let config = match config.master {
         MasterChoice::Local(LocalBecause::Default) => {
-            Config { master: MasterChoice::Kube(KubePlace::default()), ..config.clone() }
+            ClientConfig { master: MasterChoice::Kube(KubePlace::default()), ..config.clone() }
         }
         MasterChoice::Local(LocalBecause::Asked) | MasterChoice::At(_) | MasterChoice::Kube(_) => config.clone(),
     };
@@ -114,8 +114,8 @@ async fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind)
 async fn start(client: &MasterClient, order: &Order, tag: &Tag, out: Output) -> Result<Exit, Error> {
     let Output { mut data, notes, .. } = out;
     let view = match order.submit(client, &notes).await {
-        Ok(Submitted::New(view)) => view,
-        Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken(client, tag).await?),
+        Ok(SubmitOutcome::New(view)) => view,
+        Ok(SubmitOutcome::Before(_) | SubmitOutcome::Changed { .. }) => return Err(taken(client, tag).await?),
         Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => {
             return Err(taken(client, tag).await?);
         }
@@ -147,7 +147,7 @@ fn is_training(job: &JobSpec, tag: &Tag) -> bool {
     job.origin == Some(Origin::Spawner { attempt: tag.text.clone() })
 }
 
-async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &Notes) -> Result<Exit, Error> {
+async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &ClientConfig, notes: &Notes) -> Result<Exit, Error> {
     if !args.yes && !is_wanted(tag, notes).await? {
         notes.say("nothing was deleted");
         return Ok(Exit::Done);

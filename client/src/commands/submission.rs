@@ -13,9 +13,9 @@ use super::order::Order;
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::Wanted;
+use crate::follow::log_stream::WantedLines;
 use crate::follow::{Following, follow, or_deleted};
-use crate::master::client::{MasterClient, Submitted};
+use crate::master::client::{MasterClient, SubmitOutcome};
 use crate::output::Format;
 use crate::output::{LogLines, Notes, Output, narrate};
 
@@ -88,7 +88,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
     let submitted = order.submit(&client, notes).await?;
     stage.send_replace(Stage::Following);
     let view = match submitted {
-        Submitted::New(view) => {
+        SubmitOutcome::New(view) => {
             notes.say(&narrate::accepted(&view));
             narrate::where_it_runs(&view)
                 .iter()
@@ -96,12 +96,12 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             view
         }
         // The script may have changed since the earlier submit, so the earlier result may be outdated.
-        Submitted::Before(JobView { result: Some(result), .. }) => return Err(order.already_ended(result.state())),
-        Submitted::Before(view) => {
+        SubmitOutcome::Before(JobView { result: Some(result), .. }) => return Err(order.already_ended(result.state())),
+        SubmitOutcome::Before(view) => {
             notes.say(&narrate::submitted_before(&view));
             view
         }
-        Submitted::Changed { job, change } => {
+        SubmitOutcome::Changed { job, change } => {
             notes.say(&format!("tfjob/{} {}", job.name, narrate::changed(change)));
             job
         }
@@ -123,7 +123,7 @@ pub(super) async fn submit_and_follow(submission: Submission, out: Output) -> Re
     let Output { format, mut data, notes } = out;
     let (client, first, code) = submit(submission, &notes).await?;
     data.log_lines_as(LogLines::prefixed(&first.spec));
-    let logs = if format == Format::Json { None } else { Some(Wanted::default()) };
+    let logs = if format == Format::Json { None } else { Some(WantedLines::default()) };
     if logs.is_some() {
         data.go_on_if_unwritten(&notes);
     }

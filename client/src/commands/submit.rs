@@ -16,7 +16,7 @@ use super::order::Order;
 use super::own_master::at_own_master;
 use super::submission::{Submission, Then, at_running_master};
 use super::{bring, current_folder, dry_run, in_place, machines};
-use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, own_path, variable_to_pass_on};
+use crate::address::config::{ClientConfig, ImageConfig, LocalBecause, MasterChoice, own_path, variable_to_pass_on};
 use crate::args::{Checker, ImageArgs, JobFlags, SubmitArgs, SyntaxArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -33,7 +33,7 @@ use crate::request::{self, about, name_after};
 pub(super) const LOCAL_BY_DEFAULT: &str =
     "no --master and no MUSTER_MASTER: running the job on this machine, with a local master";
 
-pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: SubmitArgs, config: &ClientConfig, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let mut out = Output { format: args.format.output, data, notes: notes.clone() };
     let (image, syntax, on_unreachable) = (args.image, args.code.syntax, args.job.policy.on_unreachable);
     let (detach, replace, dry_run, snapshot) = (args.detach, args.replace, args.dry_run.dry_run, args.code.snapshot);
@@ -65,7 +65,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         }
         return at_own_master(order, config, out).await;
     };
-    let place = Place { folder, named, snapshot, syntax, image, on_unreachable, dry_run };
+    let place = ScriptPlace { folder, named, snapshot, syntax, image, on_unreachable, dry_run };
     let order = placed(request, place, &client, &config.image, notes).await?;
     if let Some(checker) = dry_run {
         let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
@@ -95,7 +95,12 @@ pub(super) fn no_detach() -> Error {
 }
 
 /// The request for the job, without its folder, code or image. `placed` adds these.
-fn requested(flags: JobFlags, config: &Config, named: Option<&Named>, folder: &Path) -> Result<JobRequest, Error> {
+fn requested(
+    flags: JobFlags,
+    config: &ClientConfig,
+    named: Option<&Named>,
+    folder: &Path,
+) -> Result<JobRequest, Error> {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut base = JobRequest::new(name_after(name, uuid::Uuid::new_v4().into_bytes()), Strategy::AllReduce);
     base.script = named.map(|named| named.script.clone());
@@ -114,7 +119,7 @@ fn in_place(request: JobRequest, named: Option<&Named>, folder: &Path) -> Result
 }
 
 /// Where the script of a job is, and the flags that depend on the master's back end.
-struct Place {
+struct ScriptPlace {
     folder: PathBuf,
     /// The script that the command line names.
     named: Option<Named>,
@@ -133,7 +138,7 @@ struct Place {
 /// folder, and pods run an image.
 async fn placed(
     request: JobRequest,
-    place: Place,
+    place: ScriptPlace,
     client: &MasterClient,
     config: &ImageConfig,
     notes: &Notes,
@@ -146,7 +151,7 @@ async fn placed(
     if master.backend == BackendKind::Joined {
         return at_machines(request, &place, client);
     }
-    let Place { folder, named, snapshot, syntax, image, on_unreachable: _, dry_run } = place;
+    let ScriptPlace { folder, named, snapshot, syntax, image, on_unreachable: _, dry_run } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &request)) {
         let why = format!("the master at {} runs replicas as processes on its host", client.url());
         return Err(of_kubernetes(&flag, &format!("works only in Kubernetes: {why}")));
@@ -217,7 +222,7 @@ fn of_kubernetes(flag: &str, wrong: &str) -> Error {
 
 /// The job for a master with machines that join. Each machine has its own script, so a script on the command line is an
 /// error. A flag for Kubernetes is an error too.
-fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Result<Order, Error> {
+fn at_machines(request: JobRequest, place: &ScriptPlace, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
     if let Some(what) = script.or(flag_for_kubernetes(&place.image, &request)) {
         let why = "this master runs jobs on machines that join it, and each machine has its own script";

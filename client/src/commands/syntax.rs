@@ -40,7 +40,7 @@ pub(super) async fn check_push(code: &Packed, script: &ScriptPath) -> Result<Opt
     let (first, others): (Vec<_>, Vec<_>) = code.sources().partition(|(path, _)| *path == script.as_str());
     // Usually every file parses. Then one start of Python is enough.
     let checked = check(first.into_iter().chain(others)).await;
-    if checked == Checked::Fine {
+    if checked == SyntaxCheck::Fine {
         return Ok(None);
     }
     check_script(code, script.as_str()).await?;
@@ -55,7 +55,7 @@ pub(super) async fn check_push(code: &Packed, script: &ScriptPath) -> Result<Opt
 
 /// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
-enum Checked {
+enum SyntaxCheck {
     /// All files parse.
     Fine,
     /// The first file that does not parse, and why.
@@ -64,14 +64,14 @@ enum Checked {
     Unfinished,
 }
 
-impl Checked {
+impl SyntaxCheck {
     fn mistake(self) -> Option<String> {
         if let Self::Mistake(wrong) = self { Some(wrong) } else { None }
     }
 }
 
 /// Lets Python parse the files until one does not parse.
-async fn check<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Checked {
+async fn check<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> SyntaxCheck {
     let input = syntax_input(files);
     let parsed = async {
         match parse("python3", &input).await {
@@ -80,11 +80,11 @@ async fn check<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Checked 
         }
     };
     match timeout(PARSE_TIMEOUT, parsed).await.ok().flatten() {
-        Some(output) if output.status.success() => Checked::Fine,
+        Some(output) if output.status.success() => SyntaxCheck::Fine,
         Some(output) if output.status.code() == Some(DOES_NOT_PARSE) => {
-            Checked::Mistake(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+            SyntaxCheck::Mistake(String::from_utf8_lossy(&output.stdout).trim().to_owned())
         }
-        Some(_) | None => Checked::Unfinished,
+        Some(_) | None => SyntaxCheck::Unfinished,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
-use crate::masters::finder::{Finder, Place};
+use crate::masters::finder::{Finder, JobPlace};
 use crate::output::{Data, Notes, spelled, top_of_jobs, top_of_replicas};
 
 /// The time between two tables on a terminal.
@@ -66,8 +66,8 @@ async fn table(finder: &Finder, name: Option<&JobName>, notes: &Notes) -> Result
         return Ok(top_of_jobs(&jobs, now()));
     };
     let (view, series) = match finder.locate(name, notes).await? {
-        Place::Master(client) => (client.view(name).await?, client.progress(name, 1).await?),
-        Place::History(past) => (past.view, past.series),
+        JobPlace::Master(client) => (client.view(name).await?, client.progress(name, 1).await?),
+        JobPlace::History(past) => (past.view, past.series),
     };
     Ok(top_of_replicas(&view, &series, now()))
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use tokio::net::TcpListener;
 
 use super::now;
-use crate::address::config::{Config, has_desktop};
+use crate::address::config::{ClientConfig, has_desktop};
 use crate::args::UiArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -16,16 +16,16 @@ use crate::output::{Data, Notes};
 use crate::ui::browser;
 use crate::ui::connections;
 use crate::ui::feed::Hub;
-use crate::ui::guard::Guard;
+use crate::ui::guard::PageGuard;
 use crate::ui::server;
 
-pub(super) async fn run(args: UiArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: UiArgs, config: &ClientConfig, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let UiArgs { no_open, port } = args;
     let upstream = Upstream::find("ui", config, notes).await?;
     let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let listener = listen(port).await?;
     let port = listener.local_addr().map_err(|error| Error::input("find the page's port").because(error))?.port();
-    let guard = Guard::new(port);
+    let guard = PageGuard::new(port);
     let address = guard.address();
     let routes = server::routes(guard, Hub::new(upstream, now));
     data.text(&address)?;

@@ -1,22 +1,22 @@
 //! `uninstall`: asks the user, and then removes the master of a namespace with all its jobs.
 
 use super::ask::ask;
-use crate::address::config::{Config, MasterChoice};
+use crate::address::config::{ClientConfig, MasterChoice};
 use crate::args::UninstallArgs;
-use crate::cluster::{self, Cluster, Found};
+use crate::cluster::{self, Cluster, Removable};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::output::Notes;
 use crate::output::command_line;
 
-pub(super) async fn run(args: UninstallArgs, config: &Config, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(args: UninstallArgs, config: &ClientConfig, notes: &Notes) -> Result<Exit, Error> {
     let UninstallArgs { place, yes, dry_run, force } = args;
     let place = config.place().or_namespace(place.namespace);
     command_line::remember_choice(&config.master, &MasterChoice::Kube(place.clone()));
     let cluster = Cluster::connect(&place).await?;
     let found = cluster::find(&cluster).await?;
     let (namespace, context) = (cluster.namespace(), cluster.context());
-    if found == Found::default() {
+    if found == Removable::default() {
         notes.say(&format!("nothing of Muster is in namespace {namespace} of context {context}"));
         return Ok(Exit::Done);
     }
@@ -40,8 +40,8 @@ pub(super) async fn run(args: UninstallArgs, config: &Config, notes: &Notes) -> 
     Ok(Exit::Done)
 }
 
-fn listed(found: &Found) -> String {
-    let Found { jobs, unfinished, objects } = found;
+fn listed(found: &Removable) -> String {
+    let Removable { jobs, unfinished, objects } = found;
     let job = |name: &String| {
         let state = if unfinished.contains(name) { "has not ended" } else { "has ended" };
         format!("  job {name} ({state})")
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn jobs_are_listed_with_their_state() {
         let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let found = Found {
+        let found = Removable {
             jobs: texts(&["a", "b"]),
             unfinished: texts(&["b"]),
             objects: texts(&["deployment/muster", "secret/muster"]),

@@ -9,13 +9,13 @@ use serde_json::json;
 use super::leaving::{Stage, unless_interrupted};
 use super::notify::{self, Notifier};
 use super::several::{Outcomes, distinct, each};
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::args::WaitArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::follow::{tell_cause, until};
 use crate::master::client::MasterClient;
-use crate::masters::finder::{Finder, Place};
+use crate::masters::finder::{Finder, JobPlace};
 use crate::output::Format;
 use crate::output::narrate;
 use crate::output::{Data, Notes, spelled};
@@ -23,7 +23,7 @@ use crate::output::{Data, Notes, spelled};
 pub(super) async fn run(
     finder: Finder,
     mut args: WaitArgs,
-    config: &Config,
+    config: &ClientConfig,
     data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
@@ -47,8 +47,8 @@ async fn wait_for_all(
         let notes = notes.clone();
         async move {
             let view = match finder.locate(&name, &notes).await? {
-                Place::Master(client) => wait(&client, &name, (begun, args.timeout), shared).await?,
-                Place::History(past) => {
+                JobPlace::Master(client) => wait(&client, &name, (begun, args.timeout), shared).await?,
+                JobPlace::History(past) => {
                     shared.inspect(|notifier| notifier.tell(None, &past.view));
                     past.view
                 }

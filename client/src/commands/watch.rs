@@ -55,7 +55,7 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         (None, None) => return Err(no_folder(&job.name)),
     };
     let changes = Changes::new().map_err(unwatched(&folder))?;
-    let watch = Watch {
+    let watch = FolderWatch {
         client: client.clone(),
         name: job.name.clone(),
         spec: job.spec.clone(),
@@ -64,7 +64,7 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         checks_syntax: !args.force,
         warned: None,
         changes,
-        state: State::New { begun: begun(&job) },
+        state: PushState::New { begun: begun(&job) },
         told: None,
         notes: notes.clone(),
     };
@@ -101,7 +101,7 @@ fn begun(job: &JobView) -> Option<SystemTime> {
 }
 
 /// Pushes the changes of a folder to a job.
-struct Watch {
+struct FolderWatch {
     client: MasterClient,
     name: JobName,
     spec: JobSpec,
@@ -113,7 +113,7 @@ struct Watch {
     /// The warning that the check of the syntax made before the last push.
     warned: Option<String>,
     changes: Changes,
-    state: State,
+    state: PushState,
     /// The newest error that was shown since the last change of a file.
     told: Option<String>,
     notes: Notes,
@@ -121,7 +121,7 @@ struct Watch {
 
 /// Whether the folder's files were pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PushState {
     /// The files were not packed yet. `begun` is the time at which the scripts started, if the scripts have started.
     New { begun: Option<SystemTime> },
     /// The newest files were not pushed yet, or the master may accept their push later.
@@ -141,7 +141,7 @@ enum After {
     End,
 }
 
-impl Watch {
+impl FolderWatch {
     /// Pushes now and after each change. Ends only with an error that no further change of the folder can remove.
     async fn go_on(mut self) -> Result<Infallible, Error> {
         let (mut since, mut pauses) = (Instant::now(), pauses());
@@ -183,11 +183,11 @@ impl Watch {
             Err(error) if is_of_vanished_file(&error) && self.folder.is_dir() => return Ok(None),
             packed => packed?,
         };
-        let done = State::Done(code.id());
+        let done = PushState::Done(code.id());
         if self.state == done {
             return Ok(None);
         }
-        if let State::New { begun } = mem::replace(&mut self.state, State::Due) {
+        if let PushState::New { begun } = mem::replace(&mut self.state, PushState::Due) {
             self.notes.say(&format!("watching {} for job {}", self.folder.display(), self.name));
             // A job that runs in this folder already uses these files, if no file was saved after its start.
             let is_newer = begun.is_some() && modified > begun;

@@ -22,7 +22,7 @@ const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
 
 /// Where a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum StreamUntil {
     /// At the end of the output so far.
     Now,
     /// When the job ends.
@@ -33,7 +33,7 @@ pub(crate) enum Until {
 
 /// The lines that a stream contains. The default is all lines of all replicas, without times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedLines {
     /// Only the lines of this replica.
     pub(crate) replica: Option<ReplicaId>,
     /// The first line of each replica.
@@ -111,13 +111,13 @@ pub(crate) struct RawPosition {
 pub(crate) async fn merged(
     client: &MasterClient,
     name: &JobName,
-    wanted: &Wanted,
+    wanted: &WantedLines,
     offsets: &BTreeMap<ReplicaId, u64>,
-    until: Until,
+    until: StreamUntil,
 ) -> Result<Lines, MasterError> {
-    let Wanted { replica, begin: Begin { tail, since }, times } = wanted;
+    let WantedLines { replica, begin: Begin { tail, since }, times } = wanted;
     let mut query = vec![follow(until)];
-    if until == Until::EndWithUnfinished {
+    if until == StreamUntil::EndWithUnfinished {
         query.push(("unfinished", "true".to_owned()));
     }
     if let Some(replica) = replica {
@@ -143,7 +143,7 @@ pub(crate) async fn raw(
     name: &JobName,
     replica: ReplicaId,
     begin: RawBegin,
-    until: Until,
+    until: StreamUntil,
 ) -> Result<(RawPosition, Pieces), MasterError> {
     let mut query = vec![follow(until), ("replica", replica.to_string())];
     match begin {
@@ -169,8 +169,8 @@ pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<
     client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }
 
-fn follow(until: Until) -> (&'static str, String) {
-    ("follow", (until != Until::Now).to_string())
+fn follow(until: StreamUntil) -> (&'static str, String) {
+    ("follow", (until != StreamUntil::Now).to_string())
 }
 
 fn number(client: &MasterClient, answer: &Response, header: &str) -> Result<u64, MasterError> {

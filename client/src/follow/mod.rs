@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::{Lines, Until, Wanted};
+use crate::follow::log_stream::{Lines, StreamUntil, WantedLines};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::client::{LONG_POLL, MasterClient};
 use crate::master::patience::{Patience, persist};
@@ -42,12 +42,12 @@ pub(crate) struct Following {
     /// Whether the user knows the job's state in `first`. Then only later changes are printed.
     pub(crate) is_told: bool,
     /// The output to show, if any.
-    pub(crate) logs: Option<Wanted>,
+    pub(crate) logs: Option<WantedLines>,
     /// The channel for the id of the code that the master has lost and needs again; see [`JobView::wanted_code`].
     pub(crate) wanted: watch::Sender<Option<CodeId>>,
 }
 
-enum Event {
+enum FollowEvent {
     View(Box<JobView>),
     Line(LogLine),
     LogsEnded,
@@ -62,7 +62,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone(), notes.clone()));
     if let Some(wanted) = logs {
-        let until = if notes.shows_progress() { Until::EndWithUnfinished } else { Until::End };
+        let until = if notes.shows_progress() { StreamUntil::EndWithUnfinished } else { StreamUntil::End };
         let offsets = BTreeMap::new();
         feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, until, offsets, events }));
     }
@@ -100,7 +100,7 @@ pub(crate) fn tell_cause(view: &JobView, notes: &Notes) {
 }
 
 struct Watch {
-    inbox: Receiver<Event>,
+    inbox: Receiver<FollowEvent>,
     last: Option<JobView>,
     logs_open: bool,
     wanted: watch::Sender<Option<CodeId>>,
@@ -116,19 +116,19 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
         let deadline = if has_ended { Some(LAST_LINES) } else { None };
         match next_event(&mut inbox, deadline, data).await? {
             // Two tasks ask for views, so an older view may arrive after the view with the result.
-            Some(Event::View(view)) if has_ended && view.result.is_none() => {}
-            Some(Event::View(view)) => {
+            Some(FollowEvent::View(view)) if has_ended && view.result.is_none() => {}
+            Some(FollowEvent::View(view)) => {
                 wanted.send_replace(view.wanted_code);
                 tell_changes(last.as_ref(), &view, data, notes)?;
                 last = Some(narrate::known(last, *view));
             }
-            Some(Event::Line(line)) if line.unfinished => notes.show_unfinished(&line),
-            Some(Event::Line(line)) => {
+            Some(FollowEvent::Line(line)) if line.unfinished => notes.show_unfinished(&line),
+            Some(FollowEvent::Line(line)) => {
                 notes.end_unfinished(line.replica);
                 data.log_line(&line)?;
             }
-            Some(Event::LogsEnded) => logs_open = false,
-            Some(Event::Failed(error)) => return Err(error),
+            Some(FollowEvent::LogsEnded) => logs_open = false,
+            Some(FollowEvent::Failed(error)) => return Err(error),
             None => {
                 let name = last.as_ref().map_or("NAME", |view| view.name.as_str());
                 let logs = command(&format!("logs {name}"));
@@ -143,10 +143,10 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
 
 /// Returns the next event, or `None` after the deadline. Flushes buffered lines before it waits.
 async fn next_event(
-    inbox: &mut Receiver<Event>,
+    inbox: &mut Receiver<FollowEvent>,
     deadline: Option<Duration>,
     data: &mut Data,
-) -> Result<Option<Event>, Error> {
+) -> Result<Option<FollowEvent>, Error> {
     match inbox.try_recv() {
         Ok(event) => return Ok(Some(event)),
         Err(TryRecvError::Empty | TryRecvError::Disconnected) => data.flush()?,
@@ -212,15 +212,15 @@ pub(crate) async fn until(
 
 /// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver
 /// is dropped.
-async fn feed_views(client: MasterClient, mut view: JobView, events: Sender<Event>, notes: Notes) {
+async fn feed_views(client: MasterClient, mut view: JobView, events: Sender<FollowEvent>, notes: Notes) {
     let away = |error: &MasterError| notes.say(&format!("{error}; retrying"));
     loop {
         let (seq, has_ended) = (view.seq, view.result.is_some());
-        if events.send(Event::View(Box::new(view.clone()))).await.is_err() || has_ended {
+        if events.send(FollowEvent::View(Box::new(view.clone()))).await.is_err() || has_ended {
             return;
         }
         if let Err(error) = until(&client, &mut view, |now| now.seq != seq, away).await {
-            let _ = events.send(Event::Failed(error)).await;
+            let _ = events.send(FollowEvent::Failed(error)).await;
             return;
         }
     }
@@ -229,8 +229,8 @@ async fn feed_views(client: MasterClient, mut view: JobView, events: Sender<Even
 /// Sends every line until the job has ended. If the stream breaks, continues after the last complete lines.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
-        Ok(_) => Event::LogsEnded,
-        Err(error) => Event::Failed(error),
+        Ok(_) => FollowEvent::LogsEnded,
+        Err(error) => FollowEvent::Failed(error),
     };
     let _ = reading.events.send(last).await;
 }
@@ -239,10 +239,10 @@ async fn feed_lines(mut reading: LineReading) {
 struct LineReading {
     client: MasterClient,
     name: JobName,
-    wanted: Wanted,
-    until: Until,
+    wanted: WantedLines,
+    until: StreamUntil,
     offsets: BTreeMap<ReplicaId, u64>,
-    events: Sender<Event>,
+    events: Sender<FollowEvent>,
 }
 
 impl Resumable for LineReading {
@@ -253,7 +253,7 @@ impl Resumable for LineReading {
         if !offsets.is_empty() {
             // A new master may have restarted the job. The view of the restart must come before the new lines.
             let view = client.view(name).await?;
-            let _ = events.send(Event::View(Box::new(view))).await;
+            let _ = events.send(FollowEvent::View(Box::new(view))).await;
         }
         log_stream::merged(client, name, wanted, offsets, *until).await
     }
@@ -264,7 +264,7 @@ impl Resumable for LineReading {
                 self.offsets.insert(line.replica, line.offset);
             }
             // The error is ignored: if the receiver was dropped, this task is about to be aborted.
-            let _ = self.events.send(Event::Line(line)).await;
+            let _ = self.events.send(FollowEvent::Line(line)).await;
         }
         Ok(log_stream::ended_with(&self.client, &self.name).await?)
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::elf::{Machine, machine_of_static};
+use super::elf::{ElfMachine, machine_of_static};
 use super::layer::digest;
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
@@ -19,7 +19,7 @@ const AGENT_HINT: &str = "make build puts an agent beside the client; or give --
 pub(super) struct AgentProgram {
     pub(super) bytes: Bytes,
     pub(super) sha256: String,
-    machine: Machine,
+    machine: ElfMachine,
     /// The agent's path, or the master's address, for messages.
     origin: String,
 }
@@ -62,7 +62,7 @@ impl AgentSources {
         architecture: &str,
     ) -> Result<AgentProgram, Error> {
         // An agent cannot be checked against a processor whose ELF number Muster does not know.
-        let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
+        let Some(wanted) = ElfMachine::of_architecture(architecture) else { return Ok(found) };
         if found.machine == wanted {
             return Ok(found);
         }

@@ -14,7 +14,7 @@ use futures_util::{Stream, StreamExt, stream};
 use protocol::image::ImageRef;
 use tokio::sync::mpsc;
 
-use super::context::{self, Pieces};
+use super::context::{self, ChannelWriter};
 use super::engine::{Engine, reason};
 use super::layer::{self, Wrap};
 use super::names::short;
@@ -33,7 +33,7 @@ pub(super) async fn from_folder(engine: &Engine, folder: &Path, name: &ImageRef,
     let ignored = context::ignored(folder)?;
     let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_WAITING);
     let root = folder.to_owned();
-    let reading = tokio::task::spawn_blocking(move || context::write(&root, &ignored, Pieces(pieces)));
+    let reading = tokio::task::spawn_blocking(move || context::write(&root, &ignored, ChannelWriter(pieces)));
     let taken = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&taken);
     let content = stream::poll_fn(move |task| {

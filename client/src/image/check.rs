@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::Users;
-use super::entrypoint::{Entrypoint, passes_on};
+use super::entrypoint::{EntrypointKind, passes_on};
 use super::layer::Base;
 use super::look::Look;
 use crate::ending::error::Error;
@@ -53,7 +53,7 @@ pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) 
 
 /// The part of an image's ENTRYPOINT that pods run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum PodEntrypoint {
     /// The agent puts these words in front of the command that it starts. The list may be empty.
     Words(Vec<String>),
     /// Pods run without these words.
@@ -61,12 +61,12 @@ pub(super) enum Kept {
 }
 
 /// Decides which words of the ENTRYPOINT are kept. If the ENTRYPOINT runs a shell script, reads that script.
-pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, Error> {
+pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<PodEntrypoint, Error> {
     let words = entrypoint_of(base);
-    let kept = match Entrypoint::of(&words) {
-        Entrypoint::Unneeded => Some(Vec::new()),
-        Entrypoint::Other => None,
-        Entrypoint::Script { words, script } => {
+    let kept = match EntrypointKind::of(&words) {
+        EntrypointKind::Unneeded => Some(Vec::new()),
+        EntrypointKind::Other => None,
+        EntrypointKind::Script { words, script } => {
             let text = match place(look, base, script).await? {
                 Some(path) => look.text(&path).await?,
                 None => None,
@@ -74,7 +74,7 @@ pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, Err
             text.filter(|text| passes_on(text)).map(|_| words.to_vec())
         }
     };
-    Ok(kept.map_or(Kept::Nothing { left_out: words }, Kept::Words))
+    Ok(kept.map_or(PodEntrypoint::Nothing { left_out: words }, PodEntrypoint::Words))
 }
 
 /// The path of a program as an engine finds it: on the PATH, or from the working directory.

@@ -94,9 +94,9 @@ fn add<W: Write>(tar: &mut tar::Builder<W>, root: &Path, path: &Path, metadata: 
 }
 
 /// A writer that sends each piece to a channel.
-pub(super) struct Pieces(pub(super) mpsc::Sender<Bytes>);
+pub(super) struct ChannelWriter(pub(super) mpsc::Sender<Bytes>);
 
-impl Write for Pieces {
+impl Write for ChannelWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "Docker stopped reading");
         self.0.blocking_send(Bytes::copy_from_slice(bytes)).map_err(gone)?;

@@ -9,20 +9,20 @@ const HEADER_64: usize = 64;
 
 /// A kind of processor, as its number in an ELF header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Machine(u64);
+pub(crate) struct ElfMachine(u64);
 
 /// ELF's number and Docker's name of each known processor.
 const KNOWN: [(u64, &str); 6] =
     [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
 
-impl Machine {
+impl ElfMachine {
     /// The processor with this name in Docker. `None` if [`KNOWN`] does not contain the name.
     pub(super) fn of_architecture(name: &str) -> Option<Self> {
         KNOWN.into_iter().find(|(_, known)| *known == name).map(|(number, _)| Self(number))
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for ElfMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match KNOWN.into_iter().find(|(number, _)| *number == self.0) {
             Some((_, name)) => f.write_str(name),
@@ -36,7 +36,7 @@ const NO_PROGRAM: &str = "is not a 64-bit Linux program";
 const DYNAMIC: &str = "is dynamically linked: it does not start in an image that lacks its libraries";
 
 /// The processor of a static program. The error is the end of a sentence about the file.
-pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, &'static str> {
+pub(super) fn machine_of_static(file: &[u8]) -> Result<ElfMachine, &'static str> {
     let is_64_bit_elf = file.starts_with(b"\x7fELF\x02") && file.len() >= HEADER_64;
     let field = |at, bytes| number(file, at, bytes).filter(|_| is_64_bit_elf).ok_or(NO_PROGRAM);
     let (first_header, header_bytes, headers) = (field(32, 8)?, field(54, 2)?, field(56, 2)?);
@@ -46,7 +46,7 @@ pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, &'static str> {
             return Err(DYNAMIC);
         }
     }
-    field(18, 2).map(Machine)
+    field(18, 2).map(ElfMachine)
 }
 
 /// The number in the `bytes` bytes at offset `at`. At most 8 bytes.

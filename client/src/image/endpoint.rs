@@ -24,7 +24,7 @@ const DEFAULT_CONTEXT: &str = "default";
 
 /// The address of an engine, and how to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct EngineEndpoint {
     /// The address, as in `DOCKER_HOST`.
     pub(super) address: String,
     /// The folder of ca.pem, cert.pem and key.pem; `None` without TLS.
@@ -33,14 +33,14 @@ pub(super) struct Endpoint {
     pub(super) context: Option<String>,
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for EngineEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)?;
         self.context.as_ref().map_or(Ok(()), |context| write!(f, " (context {context})"))
     }
 }
 
-impl Endpoint {
+impl EngineEndpoint {
     /// The variable or context with the address, for messages.
     pub(super) fn named_by(&self) -> String {
         self.context.as_ref().map_or("DOCKER_HOST".to_owned(), |context| format!("the Docker context {context}"))
@@ -70,7 +70,7 @@ impl Endpoint {
         let store = folder.join("contexts");
         let id = hex::encode(Sha256::digest(&context));
         let path = store.join("meta").join(&id).join("meta.json");
-        let kept: Context = match fs::read(&path) {
+        let kept: DockerContext = match fs::read(&path) {
             Ok(text) => parsed(&text, &path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let sentence = format!("there is no Docker context \"{context}\" in {}", store.display());
@@ -100,7 +100,7 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Err
 fn in_use(folder: &Path) -> Result<Option<String>, Error> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };
-    parsed::<Settings>(&text, &path).map(|settings| settings.current_context)
+    parsed::<DockerSettings>(&text, &path).map(|settings| settings.current_context)
 }
 
 fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, Error> {
@@ -109,25 +109,25 @@ fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, Error> {
 
 /// The used part of the docker command's `config.json`.
 #[derive(Deserialize)]
-struct Settings {
+struct DockerSettings {
     #[serde(rename = "currentContext")]
     current_context: Option<String>,
 }
 
 /// The used part of a context's `meta.json`.
 #[derive(Deserialize)]
-struct Context {
+struct DockerContext {
     #[serde(rename = "Endpoints")]
     endpoints: Endpoints,
 }
 
 #[derive(Deserialize)]
 struct Endpoints {
-    docker: Host,
+    docker: EngineHost,
 }
 
 #[derive(Deserialize)]
-struct Host {
+struct EngineHost {
     #[serde(rename = "Host")]
     host: String,
 }
@@ -155,8 +155,8 @@ mod tests {
         DockerVariables { folder: Some(folder.path().to_owned()), ..DockerVariables::default() }
     }
 
-    fn usual() -> Endpoint {
-        Endpoint { address: USUAL_SOCKET.to_owned(), certificates: None, context: None }
+    fn usual() -> EngineEndpoint {
+        EngineEndpoint { address: USUAL_SOCKET.to_owned(), certificates: None, context: None }
     }
 
     #[test]
@@ -164,36 +164,36 @@ mod tests {
         let folder = folder(r#"{"auths":{},"currentContext":"rootless"}"#);
         let in_use = variables(&folder);
         let address = "unix:///run/user/1000/docker.sock".to_owned();
-        let found = Endpoint::of(&in_use).unwrap();
+        let found = EngineEndpoint::of(&in_use).unwrap();
         assert_eq!(found.to_string(), format!("{address} (context rootless)"));
-        assert_eq!(found, Endpoint { address, certificates: None, context: Some("rootless".to_owned()) });
+        assert_eq!(found, EngineEndpoint { address, certificates: None, context: Some("rootless".to_owned()) });
         let by_default = DockerVariables { context: Some("default".to_owned()), ..in_use.clone() };
-        assert_eq!(Endpoint::of(&by_default).unwrap(), usual());
+        assert_eq!(EngineEndpoint::of(&by_default).unwrap(), usual());
         let by_host = DockerVariables { host: Some("tcp://there:2375".to_owned()), ..in_use };
-        assert_eq!(Endpoint::of(&by_host).unwrap().to_string(), "tcp://there:2375");
+        assert_eq!(EngineEndpoint::of(&by_host).unwrap().to_string(), "tcp://there:2375");
     }
 
     #[test]
     fn a_variable_chooses_another_context_with_its_certificates() {
         let folder = folder("{}");
-        assert_eq!(Endpoint::of(&variables(&folder)).unwrap(), usual());
+        assert_eq!(EngineEndpoint::of(&variables(&folder)).unwrap(), usual());
         let certificates = folder.path().join("contexts/tls").join(ID).join("docker");
         fs::create_dir_all(&certificates).unwrap();
         let chosen = DockerVariables { context: Some("rootless".to_owned()), ..variables(&folder) };
-        assert_eq!(Endpoint::of(&chosen).unwrap().certificates, Some(certificates));
+        assert_eq!(EngineEndpoint::of(&chosen).unwrap().certificates, Some(certificates));
     }
 
     #[test]
     fn missing_docker_files_mean_the_usual_socket_and_broken_files_are_errors() {
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(Endpoint::of(&variables(&empty)).unwrap(), usual());
-        assert_eq!(Endpoint::of(&DockerVariables::default()).unwrap(), usual());
+        assert_eq!(EngineEndpoint::of(&variables(&empty)).unwrap(), usual());
+        assert_eq!(EngineEndpoint::of(&DockerVariables::default()).unwrap(), usual());
         let absent = DockerVariables { context: Some("absent".to_owned()), ..variables(&empty) };
-        let error = Endpoint::of(&absent).unwrap_err();
+        let error = EngineEndpoint::of(&absent).unwrap_err();
         assert!(error.to_string().starts_with("there is no Docker context \"absent\" in "), "{error}");
         assert_eq!(error.hint.as_deref(), Some(DOCKER_HINT));
         let broken = folder("{");
-        let error = Endpoint::of(&variables(&broken)).unwrap_err().to_string();
+        let error = EngineEndpoint::of(&variables(&broken)).unwrap_err().to_string();
         assert!(error.starts_with("read ") && error.ends_with("/config.json"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use futures_util::Stream;
 use protocol::image::ImageRef;
 use serde_json::Value;
 
-use super::endpoint::{DOCKER_HINT, Endpoint};
+use super::endpoint::{DOCKER_HINT, EngineEndpoint};
 use super::layer::Base;
 use super::names::exact;
 use super::stall::{self, STALL_LIMIT};
@@ -74,7 +74,7 @@ impl Engine {
     /// Connects to the engine that the docker command would use. Does not negotiate the API's version, because
     /// bollard 0.21 sends no version in its paths. The engine then uses its newest version.
     pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, Error> {
-        let endpoint = Endpoint::of(variables)?;
+        let endpoint = EngineEndpoint::of(variables)?;
         let unreachable = |reason: String| {
             Error::image(format!("cannot reach Docker at {endpoint}: {reason}"))
                 .hint(format!("is Docker running, and may you use it? {DOCKER_HINT}"))
@@ -143,7 +143,7 @@ pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> Error {
 }
 
 /// Creates the connection to an engine. Sends nothing yet.
-fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, Error> {
+fn transport(endpoint: &EngineEndpoint) -> Result<Result<Docker, EngineError>, Error> {
     let address = endpoint.address.as_str();
     let (seconds, version) = (STALL_LIMIT.as_secs(), bollard::API_DEFAULT_VERSION);
     let is_https = address.starts_with("https://");

@@ -12,7 +12,7 @@ const SHELLS: [&str; 3] = ["sh", "bash", "dash"];
 
 /// The kind of an ENTRYPOINT, from its words alone.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entrypoint<'a> {
+pub(super) enum EntrypointKind<'a> {
     /// Pods do not need the ENTRYPOINT: it is empty, or the agent does the same work.
     Unneeded,
     /// These words run the file `script`. The agent keeps the words if the file [`passes_on`] its arguments.
@@ -21,7 +21,7 @@ pub(super) enum Entrypoint<'a> {
     Other,
 }
 
-impl<'a> Entrypoint<'a> {
+impl<'a> EntrypointKind<'a> {
     pub(super) fn of(words: &'a [String]) -> Self {
         let words = without_init(words);
         match words {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn an_entrypoint_is_unneeded_or_a_shell_script_or_another_program() {
         for line in ["", "tini --", "/usr/bin/tini -g --", "/muster/agent", "python", "/usr/bin/python3 exec.py"] {
-            assert_eq!(Entrypoint::of(&words(line)), Entrypoint::Unneeded, "{line}");
+            assert_eq!(EntrypointKind::of(&words(line)), EntrypointKind::Unneeded, "{line}");
         }
         for (line, kept, file) in [
             ("/entrypoint.sh", "/entrypoint.sh", "/entrypoint.sh"),
@@ -95,10 +95,10 @@ mod tests {
             ("tini -g -- start.sh", "start.sh", "start.sh"),
         ] {
             let (line, kept) = (words(line), words(kept));
-            assert_eq!(Entrypoint::of(&line), Entrypoint::Script { words: &kept, script: file });
+            assert_eq!(EntrypointKind::of(&line), EntrypointKind::Script { words: &kept, script: file });
         }
         for line in ["/bin/sh -c ./serve", "bash", "/entrypoint.sh serve", "python -u exec.py", "python other.py"] {
-            assert_eq!(Entrypoint::of(&words(line)), Entrypoint::Other, "{line}");
+            assert_eq!(EntrypointKind::of(&words(line)), EntrypointKind::Other, "{line}");
         }
     }
 

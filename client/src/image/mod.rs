@@ -45,7 +45,7 @@ pub(crate) const LOG_TARGET: &str = "bollard";
 
 /// The image to make for the pods, and its destination. The flags and variables have been checked.
 pub(crate) struct ImageOrder {
-    source: Source,
+    source: ImageSource,
     destination: Destination,
     agents: AgentSources,
     docker: DockerVariables,
@@ -56,7 +56,7 @@ pub(crate) struct ImageOrder {
 
 /// Where the training image comes from.
 #[derive(Debug, PartialEq, Eq)]
-enum Source {
+enum ImageSource {
     /// The image with this name.
     Named(ImageRef),
     /// A build from this folder, under this name.
@@ -130,7 +130,7 @@ impl ImageOrder {
     }
 }
 
-impl Source {
+impl ImageSource {
     fn image(&self) -> &ImageRef {
         match self {
             Self::Named(image) | Self::Folder(_, image) => image,
@@ -138,9 +138,9 @@ impl Source {
     }
 }
 
-fn source(image: Option<ImageRef>, folder: &Path) -> Result<Source, Error> {
+fn source(image: Option<ImageRef>, folder: &Path) -> Result<ImageSource, Error> {
     if let Some(image) = image {
-        return Ok(Source::Named(image));
+        return Ok(ImageSource::Named(image));
     }
     if !folder.join(build::DOCKERFILE).is_file() {
         let missing = format!("--image is not given, and there is no Dockerfile in {}", folder.display());
@@ -148,7 +148,7 @@ fn source(image: Option<ImageRef>, folder: &Path) -> Result<Source, Error> {
         return Err(Error::input(format!("no image to run: {missing}")).hint(hint));
     }
     let name = folder.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    Ok(Source::Folder(folder.to_owned(), names::of_folder(&name)))
+    Ok(ImageSource::Folder(folder.to_owned(), names::of_folder(&name)))
 }
 
 fn destination(
@@ -229,8 +229,8 @@ async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) 
     let engine = connected.unwrap_or_else(|| Err(interrupted()))?;
     let work = Work { engine: &engine, stop, notes };
     let image = match source {
-        Source::Named(image) => image,
-        Source::Folder(folder, image) => {
+        ImageSource::Named(image) => image,
+        ImageSource::Folder(folder, image) => {
             let begun = Instant::now();
             notes.show_step(&format!("image {}: building from ./Dockerfile", short(image)));
             work.unless_stopped(build::from_folder(&engine, folder, image, notes)).await?;
@@ -279,9 +279,9 @@ mod tests {
         let digits = folder.path().join("My Digits");
         std::fs::create_dir(&digits).unwrap();
         std::fs::write(digits.join("Dockerfile"), "FROM x").unwrap();
-        let built = Source::Folder(digits.clone(), image("muster-my-digits:latest"));
+        let built = ImageSource::Folder(digits.clone(), image("muster-my-digits:latest"));
         assert_eq!(source(None, &digits).unwrap(), built);
-        assert_eq!(source(Some(image("other")), &digits).unwrap(), Source::Named(image("other")));
+        assert_eq!(source(Some(image("other")), &digits).unwrap(), ImageSource::Named(image("other")));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use protocol::image::ImageRef;
 use serde_json::Value;
 
 use super::agent::{AgentProgram, AgentSources};
-use super::check::Kept;
+use super::check::PodEntrypoint;
 use super::engine::{Engine, Inspected, Way, each_answer};
 use super::entrypoint::left_out;
 use super::layer::{self, Base, Reach, Target, Wrap};
@@ -83,8 +83,8 @@ async fn put_together(
         }
     };
     let entrypoint = match kept {
-        Kept::Words(words) => words,
-        Kept::Nothing { left_out: words } => {
+        PodEntrypoint::Words(words) => words,
+        PodEntrypoint::Nothing { left_out: words } => {
             notes.say(&format!("image {name}: {}", left_out(&words)));
             Vec::new()
         }
@@ -99,7 +99,7 @@ async fn put_together(
     made
 }
 
-async fn examine(look: &Look<'_>, base: &Base, name: &str) -> Result<Kept, Error> {
+async fn examine(look: &Look<'_>, base: &Base, name: &str) -> Result<PodEntrypoint, Error> {
     check::script_and_python(look, base, name).await?;
     check::entrypoint(look, base).await
 }

@@ -38,7 +38,7 @@ pub(crate) struct Announced {
 
 /// The JSON in a local master's file.
 #[derive(Serialize, Deserialize)]
-struct Contents {
+struct AnnouncementFile {
     url: String,
     token: String,
     /// The client's process, for people who read the file.
@@ -66,7 +66,7 @@ impl Announcement {
         prepare(folder)?;
         let Announced { url, token, job } = master;
         let (url, token, pid) = (url.to_string(), token.text().to_owned(), std::process::id());
-        let contents = Contents { url, token, pid, job: job.clone(), network: Network::own() };
+        let contents = AnnouncementFile { url, token, pid, job: job.clone(), network: Network::own() };
         // tempfile creates files that only their owner can read.
         let mut file = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
         file.write_all(&serde_json::to_vec(&contents)?)?;
@@ -111,7 +111,7 @@ fn prepare(folder: &Path) -> io::Result<()> {
 
 /// The result of [`find`].
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundMaster {
     /// The running masters.
     pub(crate) masters: Vec<Announced>,
     /// Files and folders that are not private, and files with invalid text. Each comes with the reason.
@@ -122,8 +122,8 @@ const NOT_PRIVATE: &str = "must belong to you, and no other user may read or wri
 const NOT_UNDERSTOOD: &str = "is not the file of a local master";
 
 /// Reads the files in these folders, and removes stale files.
-pub(crate) fn find(folders: &[PathBuf]) -> Found {
-    let mut found = Found::default();
+pub(crate) fn find(folders: &[PathBuf]) -> FoundMaster {
+    let mut found = FoundMaster::default();
     for folder in folders {
         match folder.symlink_metadata() {
             Ok(metadata) if own_uid().is_some_and(|uid| is_private(&metadata, uid)) => find_in(folder, &mut found),
@@ -135,22 +135,22 @@ pub(crate) fn find(folders: &[PathBuf]) -> Found {
     found
 }
 
-fn find_in(folder: &Path, found: &mut Found) {
+fn find_in(folder: &Path, found: &mut FoundMaster) {
     let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in paths.filter(|path| path.extension().is_some_and(|end| end == ENDING)) {
         match state_of(&path) {
-            Ok(State::Living(master)) => found.masters.push(master),
-            Ok(State::Ignored(reason)) => found.ignored.push((path, reason)),
+            Ok(AnnouncedState::Living(master)) => found.masters.push(master),
+            Ok(AnnouncedState::Ignored(reason)) => found.ignored.push((path, reason)),
             // The error is ignored: another command may have removed the file already.
-            Ok(State::Stale) => drop(fs::remove_file(path)),
+            Ok(AnnouncedState::Stale) => drop(fs::remove_file(path)),
             // The file belongs to another machine or container, or cannot be read, for example because it was removed.
-            Ok(State::Elsewhere) | Err(_) => {}
+            Ok(AnnouncedState::Elsewhere) | Err(_) => {}
         }
     }
 }
 
 /// The state of the master that a file describes.
-enum State {
+enum AnnouncedState {
     /// The master runs.
     Living(Announced),
     /// The master's client ended without removing the file.
@@ -161,38 +161,38 @@ enum State {
     Ignored(&'static str),
 }
 
-fn state_of(path: &Path) -> io::Result<State> {
+fn state_of(path: &Path) -> io::Result<AnnouncedState> {
     if !own_uid().is_some_and(|uid| path.symlink_metadata().is_ok_and(|metadata| is_private(&metadata, uid))) {
-        return Ok(State::Ignored(NOT_PRIVATE));
+        return Ok(AnnouncedState::Ignored(NOT_PRIVATE));
     }
     let mut file = File::open(path)?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let state = parse(&text, &Network::own());
     // The lock is not checked for a file of another machine: some file systems do not share locks between machines.
-    if matches!(state, State::Elsewhere | State::Stale) {
+    if matches!(state, AnnouncedState::Elsewhere | AnnouncedState::Stale) {
         return Ok(state);
     }
     // A reader's lock is shared. Another reader would mistake an exclusive lock for the lock of the client.
     match file.try_lock_shared() {
-        Ok(()) => Ok(State::Stale),
+        Ok(()) => Ok(AnnouncedState::Stale),
         Err(TryLockError::WouldBlock) => Ok(state),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
-fn parse(text: &str, here: &Network) -> State {
-    let Ok(contents) = serde_json::from_str(text) else { return State::Ignored(NOT_UNDERSTOOD) };
-    let Contents { url, token, pid: _, job, network } = contents;
+fn parse(text: &str, here: &Network) -> AnnouncedState {
+    let Ok(contents) = serde_json::from_str(text) else { return AnnouncedState::Ignored(NOT_UNDERSTOOD) };
+    let AnnouncementFile { url, token, pid: _, job, network } = contents;
     if network.is_before_boot_of(here) {
-        return State::Stale;
+        return AnnouncedState::Stale;
     }
     if network != *here {
-        return State::Elsewhere;
+        return AnnouncedState::Elsewhere;
     }
     match (url.parse(), token.parse()) {
-        (Ok(url), Ok(token)) => State::Living(Announced { url, token, job }),
-        (_, _) => State::Ignored(NOT_UNDERSTOOD),
+        (Ok(url), Ok(token)) => AnnouncedState::Living(Announced { url, token, job }),
+        (_, _) => AnnouncedState::Ignored(NOT_UNDERSTOOD),
     }
 }
 

@@ -27,10 +27,10 @@ fn folder() -> (tempfile::TempDir, Vec<PathBuf>) {
 #[test]
 fn a_master_is_found_until_its_announcement_is_dropped() {
     let (_temporary, folders) = folder();
-    assert_eq!(find(&folders), Found::default());
+    assert_eq!(find(&folders), FoundMaster::default());
     let first = Announcement::write(&folders, &master(1)).unwrap();
     assert_eq!((mode(&folders[0]), mode(&first.path)), (0o700, 0o600));
-    assert_eq!(find(&folders), Found { masters: vec![master(1)], ignored: vec![] });
+    assert_eq!(find(&folders), FoundMaster { masters: vec![master(1)], ignored: vec![] });
     let _second = Announcement::write(&folders, &master(2)).unwrap();
     assert_eq!(find(&folders).masters.len(), 2);
     drop(first);
@@ -46,7 +46,7 @@ fn a_file_is_written_to_the_next_folder_if_a_folder_is_not_private() {
     folders.insert(0, shared.clone());
     let written = Announcement::write(&folders, &master(1)).unwrap();
     assert!(written.path.starts_with(&folders[1]), "{}", written.path.display());
-    assert_eq!(find(&folders), Found { masters: vec![master(1)], ignored: vec![(shared, NOT_PRIVATE)] });
+    assert_eq!(find(&folders), FoundMaster { masters: vec![master(1)], ignored: vec![(shared, NOT_PRIVATE)] });
     Announcement::write(&folders[..1], &master(1)).unwrap_err();
     Announcement::write(&[], &master(1)).unwrap_err();
 }
@@ -73,12 +73,12 @@ fn a_file_that_others_can_read_or_write_and_a_linked_folder_are_ignored() {
     for mode in [0o640, 0o604, 0o620, 0o602] {
         set_mode(&written.path, mode);
         let ignored = vec![(written.path.clone(), NOT_PRIVATE)];
-        assert_eq!(find(&folders), Found { masters: vec![], ignored }, "{mode:o}");
+        assert_eq!(find(&folders), FoundMaster { masters: vec![], ignored }, "{mode:o}");
     }
     set_mode(&written.path, 0o600);
     let link = temporary.path().join("link");
     symlink(&folders[0], &link).unwrap();
-    assert_eq!(find(std::slice::from_ref(&link)), Found { masters: vec![], ignored: vec![(link, NOT_PRIVATE)] });
+    assert_eq!(find(std::slice::from_ref(&link)), FoundMaster { masters: vec![], ignored: vec![(link, NOT_PRIVATE)] });
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn a_file_is_used_only_if_it_is_valid_and_of_this_network() {
             format!(r#"{{"url":"http://127.0.0.1:1","token":"{token}","pid":1,"job":"digits","network":{network}}}"#);
         parse(&text, &here)
     };
-    assert!(matches!(read(&here, "s3cret"), State::Living(found) if found == master(1)));
-    assert!(matches!(read(&network("m", "b", "container"), "s3cret"), State::Elsewhere));
-    assert!(matches!(read(&network("other", "c", "n"), "s3cret"), State::Elsewhere));
-    assert!(matches!(read(&network("m", "earlier", "n"), "s3cret"), State::Stale));
-    assert!(matches!(read(&here, "two words"), State::Ignored(NOT_UNDERSTOOD)));
-    assert!(matches!(parse("{}", &here), State::Ignored(NOT_UNDERSTOOD)));
+    assert!(matches!(read(&here, "s3cret"), AnnouncedState::Living(found) if found == master(1)));
+    assert!(matches!(read(&network("m", "b", "container"), "s3cret"), AnnouncedState::Elsewhere));
+    assert!(matches!(read(&network("other", "c", "n"), "s3cret"), AnnouncedState::Elsewhere));
+    assert!(matches!(read(&network("m", "earlier", "n"), "s3cret"), AnnouncedState::Stale));
+    assert!(matches!(read(&here, "two words"), AnnouncedState::Ignored(NOT_UNDERSTOOD)));
+    assert!(matches!(parse("{}", &here), AnnouncedState::Ignored(NOT_UNDERSTOOD)));
 }

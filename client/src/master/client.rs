@@ -119,11 +119,11 @@ impl MasterClient {
     }
 
     /// Submits a job. Repeating the request returns the same job.
-    pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<Submitted, MasterError> {
+    pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<SubmitOutcome, MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(JOBS)).json(spec)).await?;
         let is_new = answer.status() == StatusCode::CREATED;
         let view = self.parsed(answer).await?;
-        Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
+        Ok(if is_new { SubmitOutcome::New(view) } else { SubmitOutcome::Before(view) })
     }
 
     /// Asks the master whether it would accept a job.
@@ -138,14 +138,14 @@ impl MasterClient {
     }
 
     /// Submits a TFJob. Returns the job, and warnings about fields that have another meaning in Muster.
-    pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
+    pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(SubmitOutcome, Vec<Warning>), MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
         let status = answer.status();
         let TfJobAnswer { job, change, warnings } = self.parsed(answer).await?;
         let submitted = match status {
-            StatusCode::CREATED => Submitted::New(job),
-            _ if change == JobPatch::default() => Submitted::Before(job),
-            _ => Submitted::Changed { job, change },
+            StatusCode::CREATED => SubmitOutcome::New(job),
+            _ if change == JobPatch::default() => SubmitOutcome::Before(job),
+            _ => SubmitOutcome::Changed { job, change },
         };
         Ok((submitted, warnings))
     }
@@ -346,7 +346,7 @@ pub(crate) enum OldJob {
 
 /// The outcome of a submit.
 #[derive(Debug)]
-pub(crate) enum Submitted {
+pub(crate) enum SubmitOutcome {
     /// This request created the job.
     New(JobView),
     /// An earlier request with the same content created the job.
@@ -359,7 +359,7 @@ pub(crate) enum Submitted {
     },
 }
 
-impl Submitted {
+impl SubmitOutcome {
     /// The job.
     pub(crate) fn view(&self) -> &JobView {
         match self {

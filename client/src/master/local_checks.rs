@@ -13,7 +13,7 @@ use crate::ending::error::Error;
 use crate::master::announcement;
 use crate::master::local::SET_TMPDIR;
 use crate::output::size;
-use crate::output::{Check, Verdict};
+use crate::output::{Check, CheckVerdict};
 use crate::programs;
 
 /// Maximum time for Python to look for TensorFlow.
@@ -89,7 +89,7 @@ fn temporary(folder: &Path) -> Check {
             Check::warned(name, format!("{} has only {} free", folder.display(), size(free)), SET_TMPDIR)
         }
         Ok(free) => Check::passed(name, format!("{} has {} free", folder.display(), size(free))),
-        Err(error) => Check::new(name, Verdict::Warn, format!("the free space is not known: {error}")),
+        Err(error) => Check::new(name, CheckVerdict::Warn, format!("the free space is not known: {error}")),
     }
 }
 
@@ -112,8 +112,8 @@ mod tests {
     #[test]
     fn a_missing_python_fails_and_a_missing_tensorflow_is_a_warning() {
         let verdict = |versions| python(versions).verdict;
-        assert_eq!(verdict(None), Verdict::Fail);
-        assert_eq!(verdict(Some("3.11.7")), Verdict::Warn);
+        assert_eq!(verdict(None), CheckVerdict::Fail);
+        assert_eq!(verdict(Some("3.11.7")), CheckVerdict::Warn);
         assert_eq!(python(Some("3.11.7 2.21.0")).detail, "3.11.7, TensorFlow 2.21.0");
     }
 }

@@ -52,11 +52,11 @@ where
 
 /// The retries since the last success.
 pub(crate) struct Patience {
-    trouble: Option<Trouble>,
+    trouble: Option<LastTrouble>,
     limit: Duration,
 }
 
-struct Trouble {
+struct LastTrouble {
     since: Instant,
     delays: ExponentialBackoff,
 }
@@ -88,7 +88,7 @@ impl Patience {
         if !error.is_transient() {
             return Err(error);
         }
-        let trouble = self.trouble.get_or_insert_with(|| Trouble { since: Instant::now(), delays: delays() });
+        let trouble = self.trouble.get_or_insert_with(|| LastTrouble { since: Instant::now(), delays: delays() });
         match trouble.delays.next() {
             Some(delay) if trouble.since.elapsed() < self.limit => {
                 tokio::time::sleep(delay).await;

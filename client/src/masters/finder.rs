@@ -6,7 +6,7 @@ use protocol::view::JobView;
 
 use super::past::newest;
 use super::which_master::Masters;
-use crate::address::config::Config;
+use crate::address::config::ClientConfig;
 use crate::ending::error::Error;
 use crate::master::client::MasterClient;
 use crate::masters::upstream::Upstream;
@@ -16,12 +16,12 @@ use crate::output::command_line::command;
 /// Finds jobs for one verb: at the masters, or in the history of this user.
 pub(crate) struct Finder {
     verb: &'static str,
-    config: Config,
+    config: ClientConfig,
     pub(crate) upstream: Upstream,
 }
 
 /// Where a verb finds a job.
-pub(crate) enum Place {
+pub(crate) enum JobPlace {
     /// This master may have the job.
     Master(MasterClient),
     /// The job was at a local master and has ended.
@@ -29,14 +29,14 @@ pub(crate) enum Place {
 }
 
 /// A job that a verb shows.
-pub(crate) enum Seen {
+pub(crate) enum ShownJob {
     /// The job is on record.
     Present(MasterClient, Box<JobView>),
     /// The job has ended, and is in the history.
     Past(Box<PastJob>),
 }
 
-impl Seen {
+impl ShownJob {
     pub(crate) fn view(&self) -> &JobView {
         match self {
             Self::Present(_, view) => view,
@@ -46,30 +46,30 @@ impl Seen {
 }
 
 impl Finder {
-    pub(crate) async fn new(verb: &'static str, config: Config, notes: &Notes) -> Result<Self, Error> {
+    pub(crate) async fn new(verb: &'static str, config: ClientConfig, notes: &Notes) -> Result<Self, Error> {
         let upstream = Upstream::find(verb, &config, notes).await?;
         Ok(Self { verb, config, upstream })
     }
 
     /// The place of the job with this name.
-    pub(crate) async fn locate(&self, name: &JobName, notes: &Notes) -> Result<Place, Error> {
+    pub(crate) async fn locate(&self, name: &JobName, notes: &Notes) -> Result<JobPlace, Error> {
         if self.upstream.may_have(name) {
-            return self.upstream.of(name).map(Place::Master);
+            return self.upstream.of(name).map(JobPlace::Master);
         }
         if let Some(uid) = self.upstream.newest_past(name).await {
-            return Ok(Place::History(Box::new(self.upstream.past_job(&uid).await?)));
+            return Ok(JobPlace::History(Box::new(self.upstream.past_job(&uid).await?)));
         }
         // No local master has the job. This gives the error that says so.
-        Masters::find(self.verb, &self.config, notes).await?.of(name).map(Place::Master)
+        Masters::find(self.verb, &self.config, notes).await?.of(name).map(JobPlace::Master)
     }
 
     /// The job with this name, for a verb that shows it. If it is not on record, the newest job with this name in the
     /// history.
-    pub(crate) async fn seen(&self, name: &JobName, notes: &Notes) -> Result<Seen, Error> {
+    pub(crate) async fn seen(&self, name: &JobName, notes: &Notes) -> Result<ShownJob, Error> {
         let past = match self.locate(name, notes).await? {
-            Place::History(past) => past,
-            Place::Master(client) => match client.view(name).await {
-                Ok(view) => return Ok(Seen::Present(client, Box::new(view))),
+            JobPlace::History(past) => past,
+            JobPlace::Master(client) => match client.view(name).await {
+                Ok(view) => return Ok(ShownJob::Present(client, Box::new(view))),
                 Err(missing) if missing.is_not_found() => {
                     let PastJobs { jobs, .. } = client.history().await.unwrap_or_default();
                     let newest = newest(&jobs, name).ok_or(missing)?;
@@ -79,14 +79,14 @@ impl Finder {
             },
         };
         notes.say(&format!("job {name} is no longer on record; this is from the history"));
-        Ok(Seen::Past(past))
+        Ok(ShownJob::Past(past))
     }
 
     /// The master of the job, for a verb without a meaning for a job that has ended.
     pub(crate) async fn on_record(&self, name: &JobName, notes: &Notes) -> Result<MasterClient, Error> {
         match self.locate(name, notes).await? {
-            Place::Master(client) => Ok(client),
-            Place::History(past) => Err(has_ended(&past.view)),
+            JobPlace::Master(client) => Ok(client),
+            JobPlace::History(past) => Err(has_ended(&past.view)),
         }
     }
 }

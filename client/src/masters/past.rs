@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::which_master::Masters;
-use crate::address::config::{Config, MasterChoice};
+use crate::address::config::{ClientConfig, MasterChoice};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
@@ -29,7 +29,7 @@ pub(crate) fn newest<'a>(jobs: &'a [JobSummary], name: &JobName) -> Option<&'a J
 }
 
 /// The history of this user, if the command asks local masters.
-pub(crate) fn of_user(config: &Config) -> Option<History> {
+pub(crate) fn of_user(config: &ClientConfig) -> Option<History> {
     match config.master {
         MasterChoice::Local(_) => config.history.clone().map(History::at),
         MasterChoice::At(_) | MasterChoice::Kube(_) => None,
@@ -60,7 +60,7 @@ pub(crate) fn gone<'a>(before: &'a [JobSummary], now: &[JobSummary]) -> Vec<&'a 
 
 /// Keeps the job of a local master in the history of this user. The master's own files are removed when the master
 /// ends.
-pub(crate) async fn keep(client: &MasterClient, name: &JobName, config: &Config, notes: &Notes) {
+pub(crate) async fn keep(client: &MasterClient, name: &JobName, config: &ClientConfig, notes: &Notes) {
     let Some(history) = config.history.clone().map(History::at) else { return };
     let Ok(JobView { uid, result: Some(_), .. }) = client.view(name).await else { return };
     let kept = match timeout(KEEP_TIMEOUT, past_job(client, &uid)).await {

@@ -12,7 +12,7 @@ use protocol::view::{JobList, JobSummary, JobView};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::address::config::{Config, MasterChoice};
+use crate::address::config::{ClientConfig, MasterChoice};
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::masters::past;
@@ -37,7 +37,7 @@ pub(crate) enum Upstream {
 
 impl Upstream {
     /// The masters that this command asks.
-    pub(crate) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
+    pub(crate) async fn find(verb: &'static str, config: &ClientConfig, notes: &Notes) -> Result<Self, Error> {
         match &config.master {
             MasterChoice::Local(_) => {
                 running(&config.run_folders, notes);

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use protocol::ids::JobName;
 use protocol::view::JobList;
 
-use crate::address::config::{Config, LocalBecause, MasterChoice, Token};
+use crate::address::config::{ClientConfig, LocalBecause, MasterChoice, Token};
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
 use crate::cluster::{Cluster, Forward};
 use crate::ending::error::{Error, MasterError};
-use crate::master::announcement::{self, Announced, Found};
+use crate::master::announcement::{self, Announced, FoundMaster};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
 use crate::output::command_line::command;
@@ -30,11 +30,11 @@ pub(crate) enum Masters {
 
 impl Masters {
     /// The masters for this verb.
-    pub(crate) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
+    pub(crate) async fn find(verb: &'static str, config: &ClientConfig, notes: &Notes) -> Result<Self, Error> {
         match choose(verb, config, || running(&config.run_folders, notes))? {
-            Way::Url(url, token) => Ok(Self::One(MasterClient::new(url, token.as_ref())?)),
-            Way::Cluster(place) => through_cluster(place, config.token.clone()).await.map(Self::One),
-            Way::Several(masters) => Ok(Self::Local(masters)),
+            WayToMaster::Url(url, token) => Ok(Self::One(MasterClient::new(url, token.as_ref())?)),
+            WayToMaster::Cluster(place) => through_cluster(place, config.token.clone()).await.map(Self::One),
+            WayToMaster::Several(masters) => Ok(Self::Local(masters)),
         }
     }
 
@@ -118,7 +118,7 @@ fn listed(masters: &[Announced]) -> String {
 
 /// A client of the master that the user names, for a new job or an image. `None` if the master is local: a new job then
 /// gets its own local master. The local master of another command is not used, because it ends with its own job.
-pub(crate) async fn running_master(config: &Config) -> Result<Option<MasterClient>, Error> {
+pub(crate) async fn running_master(config: &ClientConfig) -> Result<Option<MasterClient>, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(Some(MasterClient::new(url.clone(), config.token.as_ref())?)),
         MasterChoice::Kube(place) => through_cluster(place.clone(), config.token.clone()).await.map(Some),
@@ -138,7 +138,7 @@ pub(crate) async fn through_cluster(place: KubePlace, token: Option<Token>) -> R
 
 /// If a namespace is given, chooses the master in this namespace. If the user has named an address or `local`, keeps
 /// the user's choice.
-pub(crate) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
+pub(crate) fn with_namespace(config: &ClientConfig, namespace: Option<&String>) -> ClientConfig {
     let Some(namespace) = namespace else { return config.clone() };
     let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));
     let master = match &config.master {
@@ -146,12 +146,12 @@ pub(crate) fn with_namespace(config: &Config, namespace: Option<&String>) -> Con
         MasterChoice::Kube(place) => in_namespace(place.clone()),
         MasterChoice::Local(LocalBecause::Asked) | MasterChoice::At(_) => config.master.clone(),
     };
-    Config { master, ..config.clone() }
+    ClientConfig { master, ..config.clone() }
 }
 
 /// The local masters that run, sorted by the names of their jobs. Names the files that are ignored.
 pub(crate) fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
-    let Found { masters, ignored } = announcement::find(folders);
+    let FoundMaster { masters, ignored } = announcement::find(folders);
     for (path, reason) in ignored {
         notes.say(&format!("ignored {}: it {reason}", path.display()));
     }
@@ -164,7 +164,7 @@ fn sorted(mut masters: Vec<Announced>) -> Vec<Announced> {
 }
 
 /// The way to a master.
-enum Way {
+enum WayToMaster {
     /// Requests to this address, with this token.
     Url(MasterUrl, Option<Token>),
     /// Requests through the Kubernetes API.
@@ -174,26 +174,30 @@ enum Way {
 }
 
 /// The way to the master. Calls `running` only if the master may be local.
-fn choose(verb: &'static str, config: &Config, running: impl FnOnce() -> Vec<Announced>) -> Result<Way, Error> {
+fn choose(
+    verb: &'static str,
+    config: &ClientConfig,
+    running: impl FnOnce() -> Vec<Announced>,
+) -> Result<WayToMaster, Error> {
     match &config.master {
         MasterChoice::At(url) if config.token.is_some() || !url.is_loopback() => {
-            Ok(Way::Url(url.clone(), config.token.clone()))
+            Ok(WayToMaster::Url(url.clone(), config.token.clone()))
         }
         MasterChoice::At(url) => {
             let named = running().into_iter().find(|master| master.url == *url);
-            Ok(Way::Url(url.clone(), named.map(|master| master.token)))
+            Ok(WayToMaster::Url(url.clone(), named.map(|master| master.token)))
         }
         MasterChoice::Local(because) => local(running(), *because, verb),
-        MasterChoice::Kube(place) => Ok(Way::Cluster(place.clone())),
+        MasterChoice::Kube(place) => Ok(WayToMaster::Cluster(place.clone())),
     }
 }
 
-fn local(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str) -> Result<Way, Error> {
+fn local(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str) -> Result<WayToMaster, Error> {
     if masters.len() > 1 {
-        return Ok(Way::Several(masters));
+        return Ok(WayToMaster::Several(masters));
     }
     match (masters.pop(), because) {
-        (Some(Announced { url, token, .. }), _) => Ok(Way::Url(url, Some(token))),
+        (Some(Announced { url, token, .. }), _) => Ok(WayToMaster::Url(url, Some(token))),
         (None, LocalBecause::Default) => Err(Error::input(format!("no master is given, but \"{verb}\" needs one"))
             .hint("give --master URL or set MUSTER_MASTER; you have no running local master")),
         (None, LocalBecause::Asked) => {
@@ -216,18 +220,25 @@ mod tests {
         }
     }
 
-    fn config(master: MasterChoice, token: Option<&str>) -> Config {
+    fn config(master: MasterChoice, token: Option<&str>) -> ClientConfig {
         let token = token.map(|text| text.parse().unwrap());
-        Config { master, token, run_folders: Vec::new(), history: None, notify: None, image: ImageConfig::default() }
+        ClientConfig {
+            master,
+            token,
+            run_folders: Vec::new(),
+            history: None,
+            notify: None,
+            image: ImageConfig::default(),
+        }
     }
 
     fn at(url: &str) -> MasterChoice {
         MasterChoice::At(url.parse().unwrap())
     }
 
-    fn chosen(config: &Config, running: &[u16]) -> Result<(String, Option<String>), Error> {
+    fn chosen(config: &ClientConfig, running: &[u16]) -> Result<(String, Option<String>), Error> {
         let running = || running.iter().map(|port| master(*port)).collect();
-        let Way::Url(url, token) = choose("list", config, running)? else {
+        let WayToMaster::Url(url, token) = choose("list", config, running)? else {
             panic!("a cluster was chosen instead of a URL")
         };
         Ok((url.to_string(), token.map(|token| token.text().to_owned())))
@@ -248,7 +259,9 @@ mod tests {
         let config = config(MasterChoice::Local(LocalBecause::Default), None);
         let running = || [1, 2, 3].map(|port| Announced { job: "twin".parse().unwrap(), ..master(port) });
         let running = || running().into_iter().skip(1).chain([master(1)]).collect();
-        let Way::Several(masters) = choose("list", &config, running).unwrap() else { panic!("one master was chosen") };
+        let WayToMaster::Several(masters) = choose("list", &config, running).unwrap() else {
+            panic!("one master was chosen")
+        };
         let url = |job: &str| of_job(&masters, &job.parse().unwrap()).map(|master| master.url.to_string());
         assert_eq!(url("job-1").unwrap(), "http://127.0.0.1:1");
         let twins = url("twin").unwrap_err();

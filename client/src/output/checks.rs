@@ -10,7 +10,7 @@ pub(crate) struct Check {
     /// What was checked.
     pub(crate) name: String,
     /// The verdict.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: CheckVerdict,
     /// What was found.
     pub(crate) detail: String,
     /// The next step for the user.
@@ -21,7 +21,7 @@ pub(crate) struct Check {
 /// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
+pub(crate) enum CheckVerdict {
     /// The check passed.
     Ok,
     /// Something is not protected, not known or not available at present. Jobs may still run.
@@ -32,21 +32,21 @@ pub(crate) enum Verdict {
 
 impl Check {
     /// A check with this verdict, without a hint.
-    pub(crate) fn new(name: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(name: &str, verdict: CheckVerdict, detail: impl Into<String>) -> Self {
         Self { name: name.to_owned(), verdict, detail: detail.into(), hint: None }
     }
 
     pub(crate) fn passed(name: &str, detail: impl Into<String>) -> Self {
-        Self::new(name, Verdict::Ok, detail)
+        Self::new(name, CheckVerdict::Ok, detail)
     }
 
     pub(crate) fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..Self::new(name, Verdict::Warn, detail) }
+        Self { hint: Some(hint.into()), ..Self::new(name, CheckVerdict::Warn, detail) }
     }
 
     /// A check that fails because of this error.
     pub(crate) fn failed(name: &str, error: &Error) -> Self {
-        Self { hint: error.hint.clone(), ..Self::new(name, Verdict::Fail, error.to_string()) }
+        Self { hint: error.hint.clone(), ..Self::new(name, CheckVerdict::Fail, error.to_string()) }
     }
 }
 
@@ -59,9 +59,9 @@ pub(crate) fn checks_text(checks: &[Check]) -> String {
 fn one(check: &Check, width: usize) -> String {
     let Check { name, verdict, detail, hint } = check;
     let verdict = match verdict {
-        Verdict::Ok => "ok",
-        Verdict::Warn => "warn",
-        Verdict::Fail => "fail",
+        CheckVerdict::Ok => "ok",
+        CheckVerdict::Warn => "warn",
+        CheckVerdict::Fail => "fail",
     };
     let detail = detail.split_whitespace().collect::<Vec<_>>().join(" ");
     let hint =
@@ -81,8 +81,10 @@ mod tests {
             detail: "two\nlines".to_owned(),
             hint: hint.map(str::to_owned),
         };
-        let text =
-            checks_text(&[check("Secret", Verdict::Ok, None), check("port-forward", Verdict::Fail, Some("do it"))]);
+        let text = checks_text(&[
+            check("Secret", CheckVerdict::Ok, None),
+            check("port-forward", CheckVerdict::Fail, Some("do it")),
+        ]);
         let expected =
             ["ok    Secret        two lines", "fail  port-forward  two lines", "                    hint: do it"];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);

@@ -34,14 +34,14 @@ use protocol::output::LogLine;
 use serde::Serialize;
 use serde_json::Value;
 
-pub(crate) use checks::{Check, Verdict, checks_text};
+pub(crate) use checks::{Check, CheckVerdict, checks_text};
 pub(crate) use differences::differences;
 pub(crate) use duration::spelled;
 pub(crate) use format::Format;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use pace::ratio;
-pub(crate) use reports::{Done, Report, newest_report};
+pub(crate) use reports::{Done, ShownReport, newest_report};
 pub(crate) use size::size;
 pub(crate) use stacks::stacks_text;
 pub(crate) use table::{
@@ -55,7 +55,7 @@ pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
 use crate::ending::error::{Cause, Error};
-use stdout::{Loss, Stdout};
+use stdout::{Stdout, WriteLoss};
 use text::colours_of;
 
 /// The colours of replicas, in turn. Red is only for errors.
@@ -135,7 +135,7 @@ impl Data {
         let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));
         let progress = terminal.then(|| notes.progress.clone());
         Self {
-            out: BufWriter::new(Stdout { progress, loss: Loss::Fails }),
+            out: BufWriter::new(Stdout { progress, loss: WriteLoss::Fails }),
             terminal,
             colours,
             log_lines: LogLines::Prefixed(0),
@@ -146,7 +146,7 @@ impl Data {
 
     /// From now on, a full disk is no error: `notes` gets one sentence, and later data is not written.
     pub(crate) fn go_on_if_unwritten(&mut self, notes: &Notes) {
-        self.out.get_mut().loss = Loss::IsReported(notes.clone());
+        self.out.get_mut().loss = WriteLoss::IsReported(notes.clone());
     }
 
     /// Whether stdout is a terminal.

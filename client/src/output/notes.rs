@@ -8,7 +8,7 @@ use protocol::ids::{JobName, ReplicaId};
 use protocol::output::LogLine;
 use protocol::view::JobView;
 
-use super::progress::Progress;
+use super::progress::ProgressLines;
 use super::text::{Colours, colours_of, for_terminal};
 use crate::ending::error::Error;
 
@@ -19,14 +19,14 @@ pub(crate) struct Notes {
     /// Whether the progress is shown.
     redraws: bool,
     colours: Colours,
-    pub(super) progress: Progress,
+    pub(super) progress: ProgressLines,
 }
 
 impl Notes {
     /// The process's stderr.
     pub(crate) fn new() -> Self {
         let stderr = io::stderr();
-        let progress = Progress::new();
+        let progress = ProgressLines::new();
         // Not every terminal can redraw lines: for example, one with TERM=dumb cannot.
         let redraws = stderr.is_terminal() && !progress.is_hidden();
         Self { terminal: stderr.is_terminal(), redraws, colours: colours_of(&stderr), progress }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, Progress, SeriesPoint};
 
-use super::reports::{Done, Report, newest_report};
+use super::reports::{Done, ShownReport, newest_report};
 use super::spelled;
 
 /// A replica is slow if its time for a sample is at least this many times the median.
@@ -24,7 +24,7 @@ pub(super) struct Pace {
 
 /// The pace of each replica that measures its computation in this start, since the batch sizes last changed.
 pub(super) fn paces(series: &JobSeries, start: Option<Generation>) -> BTreeMap<ReplicaId, Pace> {
-    let pace = |report: Report<'_>| {
+    let pace = |report: ShownReport<'_>| {
         let Done { steps, compute_us, .. } = Done::until(report);
         let is_measured = Some(report.generation) == start && steps > 0 && compute_us > 0;
         let compute_ms = ratio(compute_us, steps) / 1000.0;
@@ -57,9 +57,9 @@ struct Interval {
 /// The intervals of the newest start and the newest batch sizes, newest first.
 fn intervals(points: &[SeriesPoint]) -> Vec<Interval> {
     // A metric adds a point with the totals of the previous report. So does a report of a script that has made no step.
-    let mut reports: Vec<Report<'_>> = points.iter().filter_map(Report::of).collect();
+    let mut reports: Vec<ShownReport<'_>> = points.iter().filter_map(ShownReport::of).collect();
     reports.dedup_by_key(|report| (report.generation, report.progress.split, report.progress.samples));
-    let interval = |pair: &[Report<'_>]| {
+    let interval = |pair: &[ShownReport<'_>]| {
         let (older, newer) = (pair[0], pair[1]);
         let Done { samples, compute_us, .. } = Done::between(older, newer)?;
         let per_sample = ratio(compute_us, samples);

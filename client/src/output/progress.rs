@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// The block of lines at the bottom of a terminal. A clone shows the same block.
 #[derive(Clone)]
-pub(super) struct Progress {
+pub(super) struct ProgressLines {
     screen: MultiProgress,
     block: Arc<Mutex<Block>>,
 }
@@ -38,7 +38,7 @@ struct Block {
     lines: Vec<ProgressBar>,
 }
 
-impl Progress {
+impl ProgressLines {
     /// Creates an empty block.
     pub(super) fn new() -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);

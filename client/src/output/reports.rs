@@ -5,7 +5,7 @@ use protocol::progress::{JobSeries, Progress, SeriesPoint, Values};
 
 /// A report of a script.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Report<'a> {
+pub(crate) struct ShownReport<'a> {
     /// When the master received it.
     pub(crate) at: UnixMillis,
     /// The start to which it belongs.
@@ -13,7 +13,7 @@ pub(crate) struct Report<'a> {
     pub(crate) progress: &'a Progress,
 }
 
-impl<'a> Report<'a> {
+impl<'a> ShownReport<'a> {
     /// The report in this point, if it has one.
     pub(crate) fn of(point: &'a SeriesPoint) -> Option<Self> {
         Some(Self { at: point.at, generation: point.generation, progress: point.progress.as_deref()? })
@@ -21,12 +21,12 @@ impl<'a> Report<'a> {
 }
 
 /// The newest report in the points of a replica.
-pub(crate) fn newest_report(points: &[SeriesPoint]) -> Option<Report<'_>> {
-    points.iter().rev().find_map(Report::of)
+pub(crate) fn newest_report(points: &[SeriesPoint]) -> Option<ShownReport<'_>> {
+    points.iter().rev().find_map(ShownReport::of)
 }
 
 /// The newest report of each replica in the newest start that the series contains.
-pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, Report<'_>)> {
+pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, ShownReport<'_>)> {
     let of_points = series.replicas.iter().filter_map(|of| Some(of.points.last()?.generation));
     let newest = of_points.chain(series.usage.iter().map(|usage| usage.generation)).max();
     let reports = series.replicas.iter().filter_map(|of| Some((of.replica, newest_report(&of.points)?)));
@@ -37,7 +37,7 @@ pub(crate) fn newest_reports(series: &JobSeries) -> Vec<(ReplicaId, Report<'_>)>
 /// report of the helper muster.py does not repeat the numbers that were found in the output.
 pub(crate) fn newest_values(series: &JobSeries, replica: ReplicaId) -> Values {
     let points = series.replicas.iter().filter(|of| of.replica == replica).flat_map(|of| &of.points);
-    let reports: Vec<Report<'_>> = points.filter_map(Report::of).collect();
+    let reports: Vec<ShownReport<'_>> = points.filter_map(ShownReport::of).collect();
     let start = reports.last().map(|report| report.generation);
     let newest_first = reports.iter().rev().filter(|report| Some(report.generation) == start);
     newest_first.fold(Values::default(), |values, report| values.and(&report.progress.values))
@@ -45,7 +45,7 @@ pub(crate) fn newest_values(series: &JobSeries, replica: ReplicaId) -> Values {
 
 /// The report with the greatest step. If several replicas have made this step, the report of the first of these
 /// replicas.
-pub(crate) fn furthest<'a>(reports: &[(ReplicaId, Report<'a>)]) -> Option<(ReplicaId, Report<'a>)> {
+pub(crate) fn furthest<'a>(reports: &[(ReplicaId, ShownReport<'a>)]) -> Option<(ReplicaId, ShownReport<'a>)> {
     reports.iter().rev().copied().max_by_key(|(_, report)| report.progress.step)
 }
 
@@ -62,15 +62,15 @@ pub(crate) struct Done {
 
 impl Done {
     /// What the replica did until this report, since its run began or the batch sizes last changed.
-    pub(crate) fn until(report: Report<'_>) -> Self {
+    pub(crate) fn until(report: ShownReport<'_>) -> Self {
         let Progress { steps, samples, compute_us, wall_us, .. } = *report.progress;
         Self { steps, samples, compute_us, wall_us }
     }
 
     /// What the replica did between two reports. `None` if their totals cannot be compared: they are of different
     /// starts or batch sizes, or the script has begun to count again.
-    pub(crate) fn between(older: Report<'_>, newer: Report<'_>) -> Option<Self> {
-        let of = |report: Report<'_>| (report.generation, report.progress.split);
+    pub(crate) fn between(older: ShownReport<'_>, newer: ShownReport<'_>) -> Option<Self> {
+        let of = |report: ShownReport<'_>| (report.generation, report.progress.split);
         let (before, now) = (Self::until(older), Self::until(newer));
         Some(Self {
             steps: now.steps.checked_sub(before.steps).filter(|_| of(older) == of(newer))?,
@@ -129,7 +129,7 @@ mod tests {
         let older = point("1.1", &totals(10, 1));
         let between = |start: &str, newer: &Value| {
             let newer = point(start, newer);
-            Done::between(Report::of(&older)?, Report::of(&newer)?)
+            Done::between(ShownReport::of(&older)?, ShownReport::of(&newer)?)
         };
         let done = Done { steps: 4, samples: 128, compute_us: 20, wall_us: 36 };
         assert_eq!(between("1.1", &totals(14, 1)), Some(done));

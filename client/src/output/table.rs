@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::batches;
 use super::pace::{Pace, paces, ratio, straggler};
-use super::reports::{Report, furthest, newest_reports, newest_values};
+use super::reports::{ShownReport, furthest, newest_reports, newest_values};
 use crate::output::command_line::command;
 use crate::output::narrate::{between, composition, counted_restarts, queued_behind, where_it_runs, workers_now};
 use crate::output::spelled;
@@ -144,7 +144,7 @@ fn restarts(view: &JobView) -> String {
 
 /// The newest step, such as `step 310, loss 0.0177, 12.3 ms per step`.
 fn progress(series: &JobSeries) -> Option<String> {
-    let (replica, Report { progress, .. }) = furthest(&newest_reports(series))?;
+    let (replica, ShownReport { progress, .. }) = furthest(&newest_reports(series))?;
     let (step, values) = (progress.step, newest_values(series, replica));
     let per_step = time_per_step(progress).map(|time| format!("{time} per step"));
     let values = values.iter().map(|(name, number)| format!("{name} {}", shortened(number)));

@@ -3,7 +3,7 @@
 
 use protocol::failure::Failure;
 use protocol::ids::UnixMillis;
-use protocol::spent::{Goodput, Part, Spent};
+use protocol::spent::{Goodput, Spent, TimePart};
 use protocol::starts::counted_workers;
 use protocol::timeline::{Folded, ReplicaFacts, StartEnding, StartFacts, StepAt, Timeline};
 
@@ -141,7 +141,7 @@ fn spent_text(spent: &Spent) -> Option<String> {
             format!("running share: {}; no script has reported steps with muster.py", percent(share))
         }
     };
-    let line = |Part { words, millis, .. }: Part| {
+    let line = |TimePart { words, millis, .. }: TimePart| {
         let time = spelled(std::time::Duration::from_millis(millis));
         let share = spent.thousandths(millis).map(percent).unwrap_or_default();
         format!("  {time:>10}  {share:>7}  {words}")

@@ -5,7 +5,7 @@ use protocol::progress::{JobSeries, Progress};
 use protocol::usage::ReplicaUsage;
 use protocol::view::{JobSummary, JobView};
 
-use super::reports::{Report, furthest, newest_report, newest_reports};
+use super::reports::{ShownReport, furthest, newest_report, newest_reports};
 use super::table::{per_step, plain_table, shown};
 use super::{size, spelled};
 
@@ -17,7 +17,7 @@ pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMil
         let reports = series.as_ref().map(newest_reports).unwrap_or_default();
         let usage: Vec<&ReplicaUsage> = series.iter().flat_map(|series| &series.usage).collect();
         let first = furthest(&reports);
-        let reports: Vec<Report<'_>> = reports.into_iter().map(|(_, report)| report).collect();
+        let reports: Vec<ShownReport<'_>> = reports.into_iter().map(|(_, report)| report).collect();
         let batch = reports.iter().map(|report| u64::from(report.progress.batch)).sum::<u64>();
         let name = [job.name.to_string(), job.state.to_string(), job.replica_num.to_string()];
         let progress = first.map(|(_, report)| steps(report.progress)).unwrap_or_default();
@@ -65,7 +65,7 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
 
 /// The age of the oldest usage. If no usage is known, the age of the oldest report. The master gets usage and progress
 /// together, but records only progress that has changed. So a report can look older than it is.
-fn age(reports: &[Report<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
+fn age(reports: &[ShownReport<'_>], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
     let of_usage = usage.iter().map(|usage| usage.at).min();
     let oldest = of_usage.or_else(|| reports.iter().map(|report| report.at).min());
     oldest.map(|at| format!("{} ago", spelled(now.since(at)))).unwrap_or_default()

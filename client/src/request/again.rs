@@ -5,7 +5,7 @@ use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::view::JobView;
 
-use super::{Variable, job_request, name_after};
+use super::{VariableLookup, job_request, name_after};
 use crate::args::JobFlags;
 use crate::ending::error::{Cause, Error};
 use crate::output::command_line::command;
@@ -16,7 +16,7 @@ pub(crate) fn again(
     before: &JobView,
     changes: JobFlags,
     replace: bool,
-    variable: Variable<'_>,
+    variable: VariableLookup<'_>,
 ) -> Result<JobRequest, Error> {
     let name = if replace { before.name.clone() } else { new_name(&before.name) };
     job_request(changes, repeated(before, name)?, variable)

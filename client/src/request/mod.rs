@@ -91,11 +91,15 @@ pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
 }
 
 /// Looks up a variable of the client's environment.
-pub(crate) type Variable<'a> = &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>;
+pub(crate) type VariableLookup<'a> = &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>;
 
 /// The request `base` with the changes of the given flags. Checks the values. A new strategy has its own default
 /// numbers of chiefs and parameter servers.
-pub(crate) fn job_request(flags: JobFlags, base: JobRequest, variable: Variable<'_>) -> Result<JobRequest, Error> {
+pub(crate) fn job_request(
+    flags: JobFlags,
+    base: JobRequest,
+    variable: VariableLookup<'_>,
+) -> Result<JobRequest, Error> {
     let JobFlags {
         strategy,
         worker_num,
@@ -178,7 +182,7 @@ pub(crate) fn in_folder(request: JobRequest, folder: &Path) -> Result<JobSpec, E
 pub(crate) fn variables(
     flags: Vec<EnvArg>,
     file: Option<&Path>,
-    variable: Variable<'_>,
+    variable: VariableLookup<'_>,
 ) -> Result<BTreeMap<EnvName, String>, Error> {
     let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
     let pair = |flag, written: fn(String) -> String| match flag {

@@ -14,7 +14,7 @@ use crate::request::again::repeated;
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum PageAction {
     Scale,
     Suspend,
     Resume,
@@ -23,7 +23,7 @@ pub(super) enum Action {
     Delete,
 }
 
-impl Action {
+impl PageAction {
     const ALL: [Self; 6] = [Self::Scale, Self::Suspend, Self::Resume, Self::Cancel, Self::Rerun, Self::Delete];
 
     /// The action with this verb.
@@ -77,10 +77,10 @@ impl Action {
     pub(super) async fn apply(
         self,
         upstream: &Upstream,
-        seen: Seen,
+        seen: SeenJob,
         (workers, task): (&str, Option<JobName>),
     ) -> Result<Option<JobName>, Error> {
-        let Seen { job, uid } = seen;
+        let SeenJob { job, uid } = seen;
         let client = upstream.of(&job)?;
         let view = client.view(&job).await?;
         if view.uid != uid {
@@ -124,7 +124,7 @@ fn scaled(workers: &str) -> Result<JobPatch, Error> {
 }
 
 /// The job about which the page has asked. A later job with the same name has another uid.
-pub(super) struct Seen {
+pub(super) struct SeenJob {
     pub(super) job: JobName,
     pub(super) uid: String,
 }

@@ -7,7 +7,7 @@ use protocol::ids::ReplicaId;
 use protocol::progress::SeriesPoint;
 
 use super::series::Series;
-use crate::output::{Done, Report, ratio, shortened, spelled};
+use crate::output::{Done, ShownReport, ratio, shortened, spelled};
 
 /// Maximum points of each part of a line. If there are more, neighbours are averaged.
 const POINTS_MAX: usize = 300;
@@ -37,13 +37,13 @@ pub(super) struct Chart {
     pub(super) bottom: String,
     /// The time from the first point of all charts to the last point of this chart, as text.
     pub(super) length: String,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<DrawnLine>,
     /// The table behind the chart: the time, and a value for each line.
     pub(super) rows: Vec<(String, Vec<String>)>,
 }
 
 /// A drawn line.
-pub(super) struct Line {
+pub(super) struct DrawnLine {
     pub(super) label: String,
     /// Number of the line's colour.
     pub(super) colour: usize,
@@ -114,7 +114,7 @@ fn per_replica(series: &Series, begin: u64, numbers: impl Fn(&[SeriesPoint]) -> 
 fn step_times(points: &[SeriesPoint]) -> Vec<Option<f64>> {
     let mut before = None;
     let time = |point| {
-        let report = Report::of(point)?;
+        let report = ShownReport::of(point)?;
         let since = before.replace(report).and_then(|before| Done::between(before, report));
         let Done { steps, wall_us, .. } = since.unwrap_or_else(|| Done::until(report));
         (steps > 0).then(|| ratio(wall_us, steps) / 1000.0)
@@ -182,7 +182,7 @@ fn chart(title: String, curves: &[Curve]) -> Option<Chart> {
     let corner = |(x, y): Point| format!("{:.1},{:.1}", if end > 0.0 { WIDTH * x / end } else { 0.0 }, height(y));
     let draw = |start: &Vec<Point>| thinned(start).into_iter().map(corner).collect::<Vec<_>>().join(" ");
     let newest = |curve: &Curve| curve.starts.last().and_then(|start| start.last()).map(|point| shortened(point.1));
-    let lines = curves.iter().enumerate().map(|(colour, curve)| Line {
+    let lines = curves.iter().enumerate().map(|(colour, curve)| DrawnLine {
         label: curve.label.clone(),
         colour,
         newest: newest(curve).unwrap_or_default(),

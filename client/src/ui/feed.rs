@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::log_lines::Line;
-use super::output::{LINES_MAX, Reading};
-use super::parts::{Content, JobShown, Known, Part};
+use super::output::{LINES_MAX, OutputReading};
+use super::parts::{Content, JobShown, KnownToFeed, Part};
 use super::series::Series;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::{LONG_POLL, MasterClient};
@@ -80,7 +80,7 @@ pub(super) struct Feed {
 
 /// What a feed knew at one time, and the HTML of its parts. Each part is made at most once.
 pub(super) struct Snapshot {
-    pub(super) known: Known,
+    pub(super) known: KnownToFeed,
     html: Mutex<HashMap<Part, Arc<str>>>,
 }
 
@@ -154,7 +154,7 @@ impl Feed {
         self.written.send_replace(end);
     }
 
-    fn publish(&self, known: Known) {
+    fn publish(&self, known: KnownToFeed) {
         self.known.send_replace(Some(Arc::new(Snapshot { known, html: Mutex::default() })));
     }
 }
@@ -189,7 +189,7 @@ impl Hub {
             *count += 1;
             let (known, written) = (watch::Sender::default(), watch::Sender::default());
             let feed = Arc::new(Feed { id: *count, topic: topic.clone(), known, lines: Mutex::default(), written });
-            let pace = if followed < FOLLOWED_MAX { Pace::Live } else { Pace::Slow };
+            let pace = if followed < FOLLOWED_MAX { FeedPace::Live } else { FeedPace::Slow };
             tasks.spawn(Arc::clone(self).run(Arc::clone(&feed), pace));
             feed
         });
@@ -197,7 +197,7 @@ impl Hub {
     }
 
     /// Keeps a feed up to date until nobody watches it.
-    async fn run(self: Arc<Self>, feed: Arc<Feed>, pace: Pace) {
+    async fn run(self: Arc<Self>, feed: Arc<Feed>, pace: FeedPace) {
         let mut asking = JoinSet::new();
         match &feed.topic {
             Topic::Jobs => asking.spawn(Arc::clone(&self).ask_for_jobs(Arc::clone(&feed))),
@@ -251,7 +251,7 @@ impl Hub {
                 list = newest;
                 content = Content::Jobs { present: list.jobs.clone(), past: ended.clone() };
             }
-            feed.publish(Known { content: content.clone(), trouble, at: (self.now)() });
+            feed.publish(KnownToFeed { content: content.clone(), trouble, at: (self.now)() });
             sleep(pause).await;
         }
     }
@@ -259,7 +259,7 @@ impl Hub {
 
 /// How closely a job is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pace {
+enum FeedPace {
     /// By a long poll and a log stream.
     Live,
     /// By short requests.
@@ -271,7 +271,7 @@ struct AskingForJob {
     hub: Arc<Hub>,
     feed: Arc<Feed>,
     name: JobName,
-    pace: Pace,
+    pace: FeedPace,
     /// The job as last seen. `None` before the first answer, and if the master knows no such job.
     job: Option<JobShown>,
     /// When the reports are read next.
@@ -297,7 +297,7 @@ impl AskingForJob {
                 }
             };
             let content = self.job.clone().map_or(Content::Nothing, |job| Content::Job(Box::new(job)));
-            self.feed.publish(Known { content, trouble, at: (self.hub.now)() });
+            self.feed.publish(KnownToFeed { content, trouble, at: (self.hub.now)() });
             sleep(pause).await;
         }
     }
@@ -372,7 +372,7 @@ impl AskingForJob {
     async fn next_view(&self, client: &MasterClient) -> Result<JobView, MasterError> {
         match &self.job {
             None => client.view(&self.name).await,
-            Some(job) if self.pace == Pace::Slow => {
+            Some(job) if self.pace == FeedPace::Slow => {
                 sleep(SERIES_PERIOD).await;
                 client.view_after(&self.name, job.view.seq, Duration::ZERO).await
             }
@@ -391,14 +391,14 @@ impl AskingForJob {
         let (first_read, has_read) = watch::channel(());
         let feed = Arc::clone(&self.feed);
         let push = Box::new(move |line: &LogLine| feed.change_lines(|ring| ring.push(Line::new(line))));
-        let mut reading = Reading::new(client, self.name.clone(), replicas, push);
+        let mut reading = OutputReading::new(client, self.name.clone(), replicas, push);
         let pace = self.pace;
         self.reading.spawn(async move {
             reading.read_newest().await;
             drop(first_read);
             match pace {
-                Pace::Live => reading.follow().await,
-                Pace::Slow => reading.poll(SERIES_PERIOD).await,
+                FeedPace::Live => reading.follow().await,
+                FeedPace::Slow => reading.poll(SERIES_PERIOD).await,
             }
         });
         has_read

@@ -20,7 +20,7 @@ const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const KEY_BYTES: usize = 16;
 
 /// The key and the port of the page.
-pub(crate) struct Guard {
+pub(crate) struct PageGuard {
     key: String,
     port: u16,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Guard {
 /// A header occurs twice, or is not visible ASCII.
 struct Unclear;
 
-impl Guard {
+impl PageGuard {
     /// A guard with a new random key.
     pub(crate) fn new(port: u16) -> Self {
         Self { key: hex::encode(&Sha256::digest(Token::random().text())[..KEY_BYTES]), port }
@@ -100,13 +100,13 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        let guard = Guard { key: KEY.to_owned(), port: 4711 };
+        let guard = PageGuard { key: KEY.to_owned(), port: 4711 };
         guard.admits(&method.parse().unwrap(), &target.parse().unwrap(), &map)
     }
 
     #[test]
     fn keys_have_128_bits_and_differ() {
-        let (one, other) = (Guard::new(1), Guard::new(1));
+        let (one, other) = (PageGuard::new(1), PageGuard::new(1));
         assert_eq!(one.key.len(), 32, "{}", one.key);
         assert_ne!(one.key, other.key);
         assert!(one.admits(

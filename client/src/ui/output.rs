@@ -10,7 +10,7 @@ use protocol::view::JobView;
 use tokio::time::sleep;
 
 use crate::ending::error::{Cause, Error, MasterError};
-use crate::follow::log_stream::{self, Begin, Lines, Until, Wanted};
+use crate::follow::log_stream::{self, Begin, Lines, StreamUntil, WantedLines};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::client::MasterClient;
 
@@ -30,8 +30,8 @@ pub(super) async fn newest(
 ) -> Result<Vec<LogLine>, MasterError> {
     let tail = if replica.is_some() { LINES_MAX } else { tail(replicas) };
     let begin = Begin { tail: u32::try_from(tail).ok(), since: None };
-    let wanted = Wanted { replica, begin, times: true };
-    let lines = log_stream::merged(client, name, &wanted, &BTreeMap::new(), Until::Now).await?;
+    let wanted = WantedLines { replica, begin, times: true };
+    let lines = log_stream::merged(client, name, &wanted, &BTreeMap::new(), StreamUntil::Now).await?;
     let mut lines: Vec<LogLine> = lines.try_collect().await?;
     // The master sends one replica after the other. The order of lines without a time stays.
     lines.sort_by_key(|line| line.time.map(|time| time.0));
@@ -45,7 +45,7 @@ fn tail(replicas: usize) -> usize {
 }
 
 /// The output of a job, and how far it is read.
-pub(super) struct Reading {
+pub(super) struct OutputReading {
     client: MasterClient,
     name: JobName,
     /// The number of the job's replicas.
@@ -55,7 +55,7 @@ pub(super) struct Reading {
     push: Box<dyn Fn(&LogLine) + Send + Sync>,
 }
 
-impl Reading {
+impl OutputReading {
     /// A reading at the beginning.
     pub(super) fn new(
         client: MasterClient,
@@ -88,7 +88,7 @@ impl Reading {
         loop {
             sleep(period).await;
             // The next reading repairs a failure.
-            if let Ok(mut lines) = self.lines(Until::Now).await {
+            if let Ok(mut lines) = self.lines(StreamUntil::Now).await {
                 while let Ok(Some(line)) = lines.try_next().await {
                     self.take(&line);
                 }
@@ -96,9 +96,9 @@ impl Reading {
         }
     }
 
-    async fn lines(&self, until: Until) -> Result<Lines, MasterError> {
+    async fn lines(&self, until: StreamUntil) -> Result<Lines, MasterError> {
         let begin = Begin { tail: u32::try_from(tail(self.replicas)).ok(), since: None };
-        let wanted = Wanted { begin, ..Wanted::default() };
+        let wanted = WantedLines { begin, ..WantedLines::default() };
         log_stream::merged(&self.client, &self.name, &wanted, &self.offsets, until).await
     }
 
@@ -109,11 +109,11 @@ impl Reading {
     }
 }
 
-impl Resumable for Reading {
+impl Resumable for OutputReading {
     type Opened = Lines;
 
     async fn open(&self) -> Result<Lines, MasterError> {
-        self.lines(Until::End).await
+        self.lines(StreamUntil::End).await
     }
 
     async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {

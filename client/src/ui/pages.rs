@@ -7,10 +7,10 @@ use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::output::LogLine;
 use protocol::view::{JobResult, JobState, JobView};
 
-use super::actions::Action;
+use super::actions::PageAction;
 use super::feed::{NewLines, Snapshot, Watching};
 use super::log_lines::Line;
-use super::parts::{Content, Filter, JobShown, Known, Part, html, plain};
+use super::parts::{Content, Filter, JobShown, KnownToFeed, Part, html, plain};
 use super::tab::place;
 use super::tf_config::tf_config;
 use crate::request::again::new_name;
@@ -77,7 +77,7 @@ pub(super) fn past_job(at: &str, job: JobShown, last_output: &str, from: usize) 
     let (name, times) = (job.view.name.clone(), &job.view.times);
     let now = times.finished.or(times.ended).unwrap_or(UnixMillis(0));
     let lines = end_of_output(&job.view, last_output);
-    let known = Known { content: Content::Job(Box::new(job)), trouble: None, at: now };
+    let known = KnownToFeed { content: Content::Job(Box::new(job)), trouble: None, at: now };
     let sections = Part::of_job(from).into_iter().map(|part| (part.id(), part.html(&known).into())).collect();
     let frame = Page { up: "../", title: name.as_str(), place: at, ..Page::default() };
     page(frame, &Job { name: name.as_str(), is_past: true, sections, lines: &lines })
@@ -154,7 +154,7 @@ struct Ask<'a> {
     /// The last part of the path of the job's page.
     path: &'a str,
     uid: &'a str,
-    action: Action,
+    action: PageAction,
     /// The present number of workers, for an action that changes this number.
     workers: Option<String>,
     /// The name of the new job, for an action that submits a job. The form contains the name, so an answer that is sent
@@ -163,11 +163,11 @@ struct Ask<'a> {
 }
 
 /// The question before an action. `path` is the last part of the path of the job's page.
-pub(super) fn ask(at: &str, view: &JobView, path: &str, action: Action) -> String {
+pub(super) fn ask(at: &str, view: &JobView, path: &str, action: PageAction) -> String {
     let name = view.name.as_str();
     let range = view.workers.map(|workers| format!("{}:{}", workers.min, workers.max));
-    let workers = range.filter(|_| action == Action::Scale);
-    let task = (action == Action::Rerun).then(|| new_name(&view.name));
+    let workers = range.filter(|_| action == PageAction::Scale);
+    let task = (action == PageAction::Rerun).then(|| new_name(&view.name));
     let title = format!("{} {name}", action.verb());
     let frame = Page { up: "../../", title: &title, place: at, ..Page::default() };
     page(frame, &Ask { name, path, uid: &view.uid, action, workers, task })

@@ -7,7 +7,7 @@ use protocol::run_policy::NO_RESTART_LIMIT;
 use protocol::timeline::Timeline;
 use protocol::view::{JobState, JobSummary, JobView};
 
-use super::actions::Action;
+use super::actions::PageAction;
 use super::charts::{Chart, charts};
 use super::series::Series;
 use crate::masters::upstream::{Before, path};
@@ -24,7 +24,7 @@ pub(super) const ROWS_MAX: usize = 100;
 const CODE_DIGITS: usize = 12;
 
 /// What a feed knows.
-pub(super) struct Known {
+pub(super) struct KnownToFeed {
     pub(super) content: Content,
     /// Why the newest request to the master failed.
     pub(super) trouble: Option<String>,
@@ -74,9 +74,9 @@ impl JobShown {
         format!("../{}", path(&self.view.name, &self.view.uid, self.is_past))
     }
 
-    fn actions(&self) -> Vec<Action> {
-        let mut actions = Action::possible(&self.view, self.takes_jobs);
-        actions.retain(|action| !self.is_past || *action == Action::Rerun);
+    fn actions(&self) -> Vec<PageAction> {
+        let mut actions = PageAction::possible(&self.view, self.takes_jobs);
+        actions.retain(|action| !self.is_past || *action == PageAction::Rerun);
         actions
     }
 }
@@ -144,22 +144,22 @@ impl Part {
     }
 
     /// The HTML of this part. Empty if there is nothing to show.
-    pub(super) fn html(&self, known: &Known) -> String {
+    pub(super) fn html(&self, known: &KnownToFeed) -> String {
         match (self, &known.content) {
-            (Self::Trouble, _) => known.trouble.as_deref().map(|text| html(&Trouble { text })).unwrap_or_default(),
+            (Self::Trouble, _) => known.trouble.as_deref().map(|text| html(&FeedTrouble { text })).unwrap_or_default(),
             (Self::Jobs(filter), Content::Jobs { present, past }) => {
-                html(&Jobs::new((present, past), filter, known.at))
+                html(&JobRows::new((present, past), filter, known.at))
             }
             (Self::Head, Content::Job(job)) => html(&Head::new(job)),
-            (Self::Facts, Content::Job(job)) => html(&Facts { facts: facts(job, known.at) }),
+            (Self::Facts, Content::Job(job)) => html(&FactRows { facts: facts(job, known.at) }),
             (Self::Why, Content::Job(job)) => why(&job.view),
             (Self::Charts, Content::Job(job)) => match charts(&job.series) {
                 charts if charts.is_empty() => String::new(),
                 charts => html(&Charts { charts }),
             },
             (Self::Timeline, Content::Job(job)) => timeline(job),
-            (Self::Replicas(from), Content::Job(job)) => html(&Replicas::new(job, *from)),
-            (Self::Run, Content::Job(job)) => html(&Run::new(job)),
+            (Self::Replicas(from), Content::Job(job)) => html(&ReplicaRows::new(job, *from)),
+            (Self::Run, Content::Job(job)) => html(&RunRows::new(job)),
             (_, Content::Nothing | Content::Jobs { .. } | Content::Job(_)) => String::new(),
         }
     }
@@ -189,12 +189,12 @@ fn why(view: &JobView) -> String {
 /// The timeline, in the words of `client timeline`. Empty if it is unknown.
 fn timeline(job: &JobShown) -> String {
     let text = job.timeline.as_ref().map(|timeline| plain(&timeline_text(timeline)));
-    text.map(|text| html(&Times { text })).unwrap_or_default()
+    text.map(|text| html(&TimeRows { text })).unwrap_or_default()
 }
 
 #[derive(Template)]
 #[template(path = "trouble.html")]
-struct Trouble<'a> {
+struct FeedTrouble<'a> {
     text: &'a str,
 }
 
@@ -212,7 +212,7 @@ struct Charts {
 
 #[derive(Template)]
 #[template(path = "jobs.html")]
-struct Jobs {
+struct JobRows {
     rows: Vec<JobRow>,
     /// Number of jobs before the filter.
     all: usize,
@@ -230,7 +230,7 @@ struct JobRow {
     result: String,
 }
 
-impl Jobs {
+impl JobRows {
     fn new((present, past): (&[JobSummary], &[JobSummary]), filter: &Filter, now: UnixMillis) -> Self {
         let mut shown: Vec<_> =
             present.iter().map(|job| (job, false)).chain(past.iter().map(|job| (job, true))).collect();
@@ -260,7 +260,7 @@ struct Head {
     is_past: bool,
     state: JobState,
     sentence: String,
-    actions: Vec<Action>,
+    actions: Vec<PageAction>,
 }
 
 impl Head {
@@ -280,7 +280,7 @@ impl Head {
 
 #[derive(Template)]
 #[template(path = "facts.html")]
-struct Facts {
+struct FactRows {
     facts: Vec<(&'static str, String)>,
 }
 
@@ -294,13 +294,13 @@ fn facts(JobShown { view, series, .. }: &JobShown, now: UnixMillis) -> Vec<(&'st
 
 #[derive(Template)]
 #[template(path = "timeline.html")]
-struct Times {
+struct TimeRows {
     text: String,
 }
 
 #[derive(Template)]
 #[template(path = "replicas.html")]
-struct Replicas {
+struct ReplicaRows {
     path: String,
     /// Whether each replica has a page.
     has_pages: bool,
@@ -323,7 +323,7 @@ struct ReplicaRow {
     note: String,
 }
 
-impl Replicas {
+impl ReplicaRows {
     fn new(job: &JobShown, from: usize) -> Self {
         let JobShown { view, series, .. } = job;
         let all = view.replicas.len();
@@ -359,7 +359,7 @@ impl Replicas {
 
 #[derive(Template)]
 #[template(path = "run.html")]
-struct Run {
+struct RunRows {
     name: String,
     facts: Vec<(&'static str, String)>,
     /// A replica whose TF_CONFIG can be shown.
@@ -368,7 +368,7 @@ struct Run {
     commands: Vec<(&'static str, String)>,
 }
 
-impl Run {
+impl RunRows {
     fn new(job: &JobShown) -> Self {
         let (view, name) = (&job.view, &job.view.name);
         let mut commands = vec![];

@@ -14,14 +14,14 @@ use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 use serde::Deserialize;
 
-use super::actions::{Action, Seen, run_again};
+use super::actions::{PageAction, SeenJob, run_again};
 use super::feed::{Hub, Topic, from_history, is_not_found};
-use super::guard::Guard;
+use super::guard::PageGuard;
 use super::log_lines::Line;
 use super::output::{LINES_MAX, newest};
 use super::pages;
 use super::parts::{Content, Filter, Part};
-use super::tab::{Output, Tab};
+use super::tab::{Tab, TabOutput};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 
@@ -46,7 +46,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 type Site = State<Arc<Hub>>;
 
 /// The routes, behind the guard.
-pub(crate) fn routes(guard: Guard, hub: Arc<Hub>) -> Router {
+pub(crate) fn routes(guard: PageGuard, hub: Arc<Hub>) -> Router {
     let file = |media, text: &'static str| get(move || async move { ([(header::CONTENT_TYPE, media)], text) });
     let nowhere = async || StatusCode::NOT_FOUND;
     let at = |path: &str| format!("{}{path}", guard.prefix());
@@ -66,7 +66,7 @@ pub(crate) fn routes(guard: Guard, hub: Arc<Hub>) -> Router {
     routes.with_state(hub).layer(middleware::from_fn_with_state(Arc::new(guard), check))
 }
 
-async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+async fn check(State(guard): State<Arc<PageGuard>>, request: Request, next: Next) -> Response {
     let is_welcome = guard.admits(request.method(), request.uri(), request.headers());
     let answer = if is_welcome { next.run(request).await } else { StatusCode::NOT_FOUND.into_response() };
     // axum answers a bad path, query, form or method with these statuses, and explains why.
@@ -178,19 +178,19 @@ async fn events(State(hub): Site, headers: HeaderMap, Query(query): Query<Events
     let (topic, parts, output) = match (job, logs.as_deref().map(output)) {
         (None, _) => {
             let filter = Filter::from(ListQuery { q, state });
-            (Topic::Jobs, vec![Part::Trouble, Part::Jobs(filter)], Output::None)
+            (Topic::Jobs, vec![Part::Trouble, Part::Jobs(filter)], TabOutput::None)
         }
-        (Some(job), None) => (Topic::Job(job), Part::of_job(from), Output::All),
+        (Some(job), None) => (Topic::Job(job), Part::of_job(from), TabOutput::All),
         (Some(job), Some(Some(output))) => (Topic::Job(job), vec![Part::Trouble], output),
         (Some(_), Some(None)) => return StatusCode::NOT_FOUND.into_response(),
     };
     let mut watching = hub.watch(topic.clone());
-    if let Output::Of(_) = output {
+    if let TabOutput::Of(_) = output {
         // Waits until the feed knows the job whose lines it has.
         watching.snapshot().await;
     }
     let mut tab = Tab::new(watching, parts, output, last);
-    if let (Topic::Job(job), Output::Of(replica)) = (topic, output) {
+    if let (Topic::Job(job), TabOutput::Of(replica)) = (topic, output) {
         match tab.begins_at() {
             Some(known) => {
                 if let Ok(lines) = newest_of(&hub, &job, replica).await {
@@ -210,8 +210,8 @@ async fn newest_of(hub: &Hub, job: &JobName, replica: ReplicaId) -> Result<Vec<L
 }
 
 /// The output that a path or a query names.
-fn output(text: &str) -> Option<Output> {
-    if text == "all" { Some(Output::All) } else { text.parse().ok().map(Output::Of) }
+fn output(text: &str) -> Option<TabOutput> {
+    if text == "all" { Some(TabOutput::All) } else { text.parse().ok().map(TabOutput::Of) }
 }
 
 #[derive(Deserialize)]
@@ -229,7 +229,7 @@ async fn logs(
     let Some(output) = output(&which) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let client = hub.upstream.of(&name).map_err(failed(&hub, "../../../"))?;
     let view = client.view(&name).await.map_err(failed(&hub, "../../../"))?;
-    let replica = if let Output::Of(replica) = output { Some(replica) } else { None };
+    let replica = if let TabOutput::Of(replica) = output { Some(replica) } else { None };
     let lines = newest(&client, &name, replica, view.replicas.len()).await.map_err(failed(&hub, "../../../"))?;
     let lines = lines[lines.len().saturating_sub(LINES_MAX)..].iter().map(Line::new).collect();
     Ok(Html(pages::logs(&hub.upstream.place(), &view, replica, query.q.trim(), lines)).into_response())
@@ -256,7 +256,7 @@ async fn past_job(
 
 async fn ask_past(State(hub): Site, Path(uid): Path<String>) -> Result<Html<String>, Failed> {
     let past = hub.upstream.past_job(&uid).await.map_err(failed(&hub, "../../"))?;
-    Ok(Html(pages::ask(&hub.upstream.place(), &past.view, &uid, Action::Rerun)))
+    Ok(Html(pages::ask(&hub.upstream.place(), &past.view, &uid, PageAction::Rerun)))
 }
 
 async fn rerun_past(
@@ -281,30 +281,30 @@ async fn view(hub: &Hub, name: &JobName) -> Result<JobView, Error> {
 }
 
 async fn ask(State(hub): Site, Path((name, verb)): Path<(JobName, String)>) -> Result<Response, Failed> {
-    let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
+    let Some(action) = PageAction::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let view = view(&hub, &name).await.map_err(failed(&hub, "../../"))?;
     Ok(Html(pages::ask(&hub.upstream.place(), &view, name.as_str(), action)).into_response())
 }
 
 /// The answer to the question before an action.
 #[derive(Deserialize)]
-struct Answer {
+struct Consent {
     /// The uid of the job that the user saw.
     uid: String,
-    /// The number of workers that the user wants, for [`Action::Scale`].
+    /// The number of workers that the user wants, for [`PageAction::Scale`].
     #[serde(default)]
     workers: String,
-    /// The name of the new job, for [`Action::Rerun`].
+    /// The name of the new job, for [`PageAction::Rerun`].
     task: Option<JobName>,
 }
 
 async fn act(
     State(hub): Site,
     Path((job, verb)): Path<(JobName, String)>,
-    Form(Answer { uid, workers, task }): Form<Answer>,
+    Form(Consent { uid, workers, task }): Form<Consent>,
 ) -> Result<Response, Failed> {
-    let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
-    let seen = Seen { job, uid };
+    let Some(action) = PageAction::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
+    let seen = SeenJob { job, uid };
     let next = action.apply(&hub.upstream, seen, (&workers, task)).await.map_err(failed(&hub, "../../"))?;
     let next = next.map_or_else(|| "../../".to_owned(), |job| format!("../{job}"));
     Ok(Redirect::to(&next).into_response())

@@ -21,7 +21,7 @@ const COLLECT: Duration = Duration::from_millis(50);
 
 /// Which output a tab shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Output {
+pub(super) enum TabOutput {
     None,
     Of(ReplicaId),
     All,
@@ -32,7 +32,7 @@ pub(super) struct Tab {
     watching: Watching,
     written: watch::Receiver<u64>,
     parts: Vec<Part>,
-    output: Output,
+    output: TabOutput,
     /// The number of the next line to send.
     next_line: u64,
     /// Only for a tab of one replica that has all lines so far: the job's number in the feed, and the offset of the last
@@ -53,7 +53,7 @@ pub(super) fn place(feed: u64, next_line: u64) -> String {
 impl Tab {
     /// A tab that shows these parts, and the output that follows `last`, the id of the newest event that the browser
     /// has.
-    pub(super) fn new(mut watching: Watching, parts: Vec<Part>, output: Output, last: &str) -> Self {
+    pub(super) fn new(mut watching: Watching, parts: Vec<Part>, output: TabOutput, last: &str) -> Self {
         let number = last.split_once('.').filter(|(feed, _)| *feed == watching.feed.id.to_string());
         // The lines of another feed are unknown here. A number above all others makes the tab start again with the
         // newest lines.
@@ -116,7 +116,7 @@ impl Tab {
                     changed.ok()?;
                     self.take_parts();
                 }
-                changed = self.written.changed(), if self.output != Output::None => {
+                changed = self.written.changed(), if self.output != TabOutput::None => {
                     changed.ok()?;
                     sleep(COLLECT).await;
                     self.take_lines();
@@ -140,7 +140,7 @@ impl Tab {
     fn take_lines(&mut self) {
         self.written.mark_unchanged();
         let NewLines { mut lines, is_gap, end, job } = self.watching.feed.lines_from(self.next_line);
-        if let (Output::Of(replica), begun) = (self.output, self.sent_until) {
+        if let (TabOutput::Of(replica), begun) = (self.output, self.sent_until) {
             let sent_until = begun.filter(|(of, _)| *of == job).map_or(0, |(_, offset)| offset);
             lines.retain(|line| line.replica == replica && line.offset > sent_until);
             if is_gap && begun.is_some() {

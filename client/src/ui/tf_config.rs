@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use protocol::batching::BATCH_SIZE_LIST_KEY;
 use protocol::ids::{ReplicaId, Role};
-use protocol::tf_config::{Cluster, TfConfig};
+use protocol::tf_config::{TfCluster, TfConfig};
 use protocol::view::{JobView, ReplicaView};
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ pub(super) fn tf_config(view: &JobView, place: ReplicaId) -> Option<String> {
     if members.len() < seats.len() || options.omit_single && seats.len() == 1 {
         return None;
     }
-    let (cluster, task) = (options.cluster(Cluster::new(&members)), options.task(own));
+    let (cluster, task) = (options.cluster(TfCluster::new(&members)), options.task(own));
     let sizes = first_sizes(view);
     let sizes = sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, sizes));
     serde_json::to_string_pretty(&TfConfig { cluster: &cluster, task, sizes, extra: &options.extra }).ok()

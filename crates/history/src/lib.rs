@@ -43,7 +43,7 @@ pub struct History {
 }
 
 /// A file of the folder.
-struct Entry {
+struct HistoryFile {
     name: String,
     bytes: u64,
 }
@@ -105,7 +105,7 @@ impl History {
     /// Fails if the folder cannot be read.
     pub fn list(&self) -> io::Result<PastJobs> {
         let mut list = PastJobs::default();
-        for Entry { name, .. } in self.entries()?.into_iter().rev() {
+        for HistoryFile { name, .. } in self.entries()?.into_iter().rev() {
             match self.check(&name).and_then(|path| file::summary(&path)) {
                 Ok(summary) => list.jobs.push(summary),
                 // Another program has just removed the file.
@@ -122,7 +122,9 @@ impl History {
     /// Fails if the folder or the file cannot be read.
     pub fn read(&self, uid: &str) -> io::Result<Option<PastJob>> {
         let entries = self.entries()?;
-        let Some(Entry { name, .. }) = entries.iter().find(|entry| is_of(&entry.name, uid)) else { return Ok(None) };
+        let Some(HistoryFile { name, .. }) = entries.iter().find(|entry| is_of(&entry.name, uid)) else {
+            return Ok(None);
+        };
         match self.check(name).and_then(|path| file::job(&path)) {
             Ok(job) => Ok(Some(job)),
             Err(Unread::Absent) => Ok(None),
@@ -133,7 +135,7 @@ impl History {
     }
 
     /// The complete files, the oldest first.
-    fn entries(&self) -> io::Result<Vec<Entry>> {
+    fn entries(&self) -> io::Result<Vec<HistoryFile>> {
         let found = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(vec![]),
             found => found?,
@@ -144,7 +146,7 @@ impl History {
             // A file that another program has just removed has no metadata.
             let (Ok(name), Ok(metadata)) = (entry.file_name().into_string(), entry.metadata()) else { continue };
             if name.ends_with(ENDING) && !name.starts_with('.') {
-                entries.push(Entry { name, bytes: metadata.len() });
+                entries.push(HistoryFile { name, bytes: metadata.len() });
             } else if name.starts_with(UNFINISHED) && age_of(&metadata) > UNFINISHED_AGE {
                 unless_absent(fs::remove_file(entry.path()))?;
             }

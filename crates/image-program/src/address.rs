@@ -12,12 +12,12 @@ const DEFAULT_TAG: &str = "latest";
 
 /// Which image of a path is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum TagOrDigest {
     Tag(String),
     Digest(Digest),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TagOrDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tag(tag) => f.write_str(tag),
@@ -32,7 +32,7 @@ pub(crate) struct Address {
     /// The host, with its port if the image's name has one.
     pub(crate) host: String,
     pub(crate) path: String,
-    pub(crate) place: Place,
+    pub(crate) place: TagOrDigest,
 }
 
 impl Address {
@@ -40,8 +40,8 @@ impl Address {
     /// The digest in the image's name is no SHA-256.
     pub(crate) fn of(image: &ImageRef) -> Result<Self, LookUpError> {
         let place = match (image.digest(), image.tag()) {
-            (Some(digest), _) => Place::Digest(Digest::read(digest)?),
-            (None, tag) => Place::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned()),
+            (Some(digest), _) => TagOrDigest::Digest(Digest::read(digest)?),
+            (None, tag) => TagOrDigest::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned()),
         };
         Ok(Self { host: image.host().unwrap_or(HUB).to_owned(), path: path(image), place })
     }

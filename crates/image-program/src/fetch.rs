@@ -9,10 +9,10 @@ use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
 use tokio::time::timeout;
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
-use super::address::{Address, Place, PlainHosts};
+use super::address::{Address, PlainHosts, TagOrDigest};
 use super::challenge::{self, Challenge};
 use super::digest::Digest;
-use super::manifest::{self, Manifest};
+use super::manifest::{self, ImageManifest};
 use super::{Login, LookUpError};
 
 /// Maximum time for an answer, with its redirects and its body.
@@ -82,7 +82,7 @@ fn authority(url: &Url) -> String {
 }
 
 /// The answer to a request.
-struct Answer {
+struct RegistryAnswer {
     /// The address that answered, after redirects.
     url: Url,
     status: StatusCode,
@@ -112,26 +112,26 @@ impl<'a> Session<'a> {
     }
 
     /// The manifest at this tag or digest.
-    pub(crate) async fn manifest(&mut self, place: &Place) -> Result<Manifest, LookUpError> {
-        let Answer { headers, body, .. } = self.document("manifests", &place.to_string(), MANIFESTS).await?;
+    pub(crate) async fn manifest(&mut self, place: &TagOrDigest) -> Result<ImageManifest, LookUpError> {
+        let RegistryAnswer { headers, body, .. } = self.document("manifests", &place.to_string(), MANIFESTS).await?;
         let named = headers.get(DIGEST).and_then(|digest| digest.to_str().ok());
         match (place, named) {
-            (Place::Digest(digest), _) => self.check(&body, *digest)?,
-            (Place::Tag(_), Some(digest)) => self.check(&body, Digest::read(digest)?)?,
-            (Place::Tag(_), None) => {}
+            (TagOrDigest::Digest(digest), _) => self.check(&body, *digest)?,
+            (TagOrDigest::Tag(_), Some(digest)) => self.check(&body, Digest::read(digest)?)?,
+            (TagOrDigest::Tag(_), None) => {}
         }
         manifest::read(&body).ok_or_else(|| self.passing("sent a manifest in an unknown format"))
     }
 
     /// The blob with this digest.
     pub(crate) async fn blob(&mut self, digest: Digest) -> Result<Vec<u8>, LookUpError> {
-        let Answer { body, .. } = self.document("blobs", &digest.to_string(), ANY).await?;
+        let RegistryAnswer { body, .. } = self.document("blobs", &digest.to_string(), ANY).await?;
         self.check(&body, digest)?;
         Ok(body)
     }
 
     /// A document of the image's path.
-    async fn document(&mut self, kind: &str, name: &str, accept: &str) -> Result<Answer, LookUpError> {
+    async fn document(&mut self, kind: &str, name: &str, accept: &str) -> Result<RegistryAnswer, LookUpError> {
         let Address { host, path, place: _ } = self.address;
         let scheme = if self.http.plain.has(host) { "http" } else { "https" };
         let url = Url::parse(&format!("{scheme}://{host}/v2/{path}/{kind}/{name}"))
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn ask(&self, url: &Url, accept: &str) -> Result<Answer, LookUpError> {
+    async fn ask(&self, url: &Url, accept: &str) -> Result<RegistryAnswer, LookUpError> {
         let request = self.http.get(url.clone()).header(ACCEPT, accept);
         let request = match &self.authorization {
             Some(Authorization::Basic(login)) => request.basic_auth(&login.user, Some(&login.password)),
@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
     }
 
     /// Answers the challenge of a registry. `None` if that needs a login, and there is none.
-    async fn authorize(&self, refused: &Answer) -> Result<Option<Authorization<'a>>, LookUpError> {
+    async fn authorize(&self, refused: &RegistryAnswer) -> Result<Option<Authorization<'a>>, LookUpError> {
         let headers = refused.headers.get_all(WWW_AUTHENTICATE).iter();
         match challenge::read(headers.filter_map(|header| header.to_str().ok())) {
             Some(Challenge::Bearer(server)) => Ok(Some(Authorization::Bearer(self.token(server).await?))),
@@ -205,7 +205,7 @@ fn passing(host: &str, reason: &str) -> LookUpError {
 }
 
 /// Sends a request, and reads the answer within the limits. Reads only a body that is used.
-async fn send(request: RequestBuilder, host: &str) -> Result<Answer, LookUpError> {
+async fn send(request: RequestBuilder, host: &str) -> Result<RegistryAnswer, LookUpError> {
     let failed = |error: reqwest::Error| passing(host, &format!("could not be asked: {}", innermost(&error)));
     let work = async {
         let mut response = request.send().await.map_err(failed)?;
@@ -219,14 +219,14 @@ async fn send(request: RequestBuilder, host: &str) -> Result<Answer, LookUpError
             }
             body.extend_from_slice(&piece);
         }
-        Ok(Answer { url, status, headers, body })
+        Ok(RegistryAnswer { url, status, headers, body })
     };
     let late = passing(host, &format!("did not answer within {} s", ANSWER_TIMEOUT.as_secs()));
     timeout(ANSWER_TIMEOUT, work).await.unwrap_or(Err(late))
 }
 
 /// Returns the answer if its status is 200, else an error.
-fn expect_ok(host: &str, answer: Answer) -> Result<Answer, LookUpError> {
+fn expect_ok(host: &str, answer: RegistryAnswer) -> Result<RegistryAnswer, LookUpError> {
     match answer.status {
         StatusCode::OK => Ok(answer),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {

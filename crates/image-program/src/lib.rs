@@ -15,10 +15,10 @@ use protocol::image::{Entrypoint, ImageRef};
 use tokio::sync::{Mutex, Semaphore};
 
 pub use self::address::PlainHosts;
-use self::address::{Address, Place};
+use self::address::{Address, TagOrDigest};
 use self::digest::Digest;
 use self::fetch::{Http, Session};
-use self::manifest::Manifest;
+use self::manifest::ImageManifest;
 
 /// Maximum number of look-ups at a time.
 const LOOK_UPS_MAX: usize = 8;
@@ -105,14 +105,18 @@ impl Registries {
 }
 
 /// The digest of the image's configuration.
-async fn configuration(session: &mut Session<'_>, image: &ImageRef, place: &Place) -> Result<Digest, LookUpError> {
+async fn configuration(
+    session: &mut Session<'_>,
+    image: &ImageRef,
+    place: &TagOrDigest,
+) -> Result<Digest, LookUpError> {
     let chosen = match session.manifest(place).await? {
-        Manifest::Image { config } => return Digest::read(&config),
-        Manifest::Index(entries) => manifest::choose(entries, manifest::architecture())
+        ImageManifest::Image { config } => return Digest::read(&config),
+        ImageManifest::Index(entries) => manifest::choose(entries, manifest::architecture())
             .map_err(|others| LookUpError::Unusable(format!("{image} {others}")))?,
     };
-    match session.manifest(&Place::Digest(Digest::read(&chosen)?)).await? {
-        Manifest::Image { config } => Digest::read(&config),
-        Manifest::Index(_) => Err(LookUpError::Unusable(format!("{image} is an index of indexes"))),
+    match session.manifest(&TagOrDigest::Digest(Digest::read(&chosen)?)).await? {
+        ImageManifest::Image { config } => Digest::read(&config),
+        ImageManifest::Index(_) => Err(LookUpError::Unusable(format!("{image} is an index of indexes"))),
     }
 }

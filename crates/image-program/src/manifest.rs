@@ -19,7 +19,7 @@ const SHOWN_MAX: usize = 10;
 
 /// The manifest at a tag or a digest.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Manifest {
+pub(crate) enum ImageManifest {
     /// The image with this digest of its configuration.
     Image { config: String },
     /// Images for several platforms.
@@ -91,7 +91,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for FirstVisitor<T
 }
 
 /// Reads a manifest. `None` if it has another format.
-pub(crate) fn read(body: &[u8]) -> Option<Manifest> {
+pub(crate) fn read(body: &[u8]) -> Option<ImageManifest> {
     #[derive(Deserialize)]
     struct Document {
         config: Option<Configuration>,
@@ -102,8 +102,8 @@ pub(crate) fn read(body: &[u8]) -> Option<Manifest> {
         digest: String,
     }
     let Document { config, manifests } = serde_json::from_slice(body).ok()?;
-    let image = config.map(|config| Manifest::Image { config: config.digest });
-    image.or_else(|| manifests.map(|entries| Manifest::Index(entries.0)))
+    let image = config.map(|config| ImageManifest::Image { config: config.digest });
+    image.or_else(|| manifests.map(|entries| ImageManifest::Index(entries.0)))
 }
 
 /// The digest of the image for Linux on this architecture. If the index has no such image, but only one image for
@@ -172,7 +172,7 @@ mod tests {
         fn no_document_makes_the_readers_panic(
             text in r#"\{("(config|manifests|digest|platform|os|Entrypoint|Cmd|User)":(\{|\[|"a"|1|null|\},|\],|,)?){0,9}[\]}]{0,5}"#,
         ) {
-            if let Some(Manifest::Index(entries)) = read(text.as_bytes())
+            if let Some(ImageManifest::Index(entries)) = read(text.as_bytes())
                 && let digests = entries.iter().map(|entry| entry.digest.clone()).collect::<Vec<_>>()
                 && let Ok(chosen) = choose(entries, "amd64")
             {
@@ -189,7 +189,7 @@ mod tests {
         };
         let entries: Vec<Value> = platforms.iter().enumerate().map(of_platform).collect();
         let read = read(json!({ "schemaVersion": 2, "manifests": entries }).to_string().as_bytes());
-        let Some(Manifest::Index(entries)) = read else { panic!("{read:?}") };
+        let Some(ImageManifest::Index(entries)) = read else { panic!("{read:?}") };
         entries
     }
 
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn an_image_without_a_platform_is_chosen_if_no_other_is_for_linux() {
         let entries = |text: &str| match read(text.as_bytes()) {
-            Some(Manifest::Index(entries)) => entries,
+            Some(ImageManifest::Index(entries)) => entries,
             other => panic!("{other:?}"),
         };
         let one = r#"{"manifests":[{"digest":"a"},{"digest":"b","platform":{"os":"windows","architecture":"amd64"}}]}"#;

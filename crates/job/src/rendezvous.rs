@@ -8,7 +8,7 @@ use protocol::env::{self, launchers};
 use protocol::expansion::{TOTAL_LIMIT, expanded};
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
-use protocol::tf_config::{Cluster, TfConfig, TfConfigOptions};
+use protocol::tf_config::{TfCluster, TfConfig, TfConfigOptions};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
@@ -51,7 +51,7 @@ impl<'a> Rendezvous<'a> {
     pub fn new(spec: &'a JobSpec, generation: Generation, members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = json(&hosts.into_iter().collect::<Vec<_>>().join(","));
-        let cluster = Cluster::new(members);
+        let cluster = TfCluster::new(members);
         let cluster = json(&spec.tf_config.cluster(cluster));
         let peers = Peers::new(members);
         let members: Vec<ReplicaId> = members.keys().copied().collect();

@@ -136,7 +136,7 @@ struct Review<'a> {
 
 impl Review<'_> {
     /// Reviews each field of an object by the rule of its name, and removes fields that have no effect.
-    fn object(&mut self, path: &str, object: &mut Value, rules: fields::Fields) {
+    fn object(&mut self, path: &str, object: &mut Value, rules: fields::FieldGroup) {
         let Value::Object(fields) = object else { return };
         fields.retain(|name, value| {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };

@@ -29,7 +29,7 @@ pub struct Spent {
 
 /// A part of a job's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct TimePart {
     /// The name for programs.
     pub name: &'static str,
     /// What the job did, in plain words.
@@ -67,7 +67,7 @@ impl Spent {
     }
 
     /// Each part, in the order in which to show them.
-    pub fn parts(&self) -> [Part; 9] {
+    pub fn parts(&self) -> [TimePart; 9] {
         let Self {
             kept_steps_ms,
             lost_steps_ms,
@@ -79,7 +79,7 @@ impl Spent {
             suspended_ms,
             halted_ms,
         } = *self;
-        let part = |name, words, millis| Part { name, words, millis };
+        let part = |name, words, millis| TimePart { name, words, millis };
         [
             part("kept_steps", "steps that are kept", kept_steps_ms),
             part("lost_steps", "steps that a later start repeated", lost_steps_ms),

@@ -34,7 +34,7 @@ const MASTER: &str = "master";
 
 impl TfConfigOptions {
     /// This cluster, with the chief under the name that the job wants.
-    pub fn cluster(&self, cluster: Cluster) -> Cluster {
+    pub fn cluster(&self, cluster: TfCluster) -> TfCluster {
         if self.chief_is_master { cluster.with_master() } else { cluster }
     }
 
@@ -74,7 +74,7 @@ pub fn members_max(options: &TfConfigOptions, global_batch: Option<u32>) -> u32 
 /// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not
 /// members, because TensorFlow would wait for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cluster {
+pub struct TfCluster {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     chief: Vec<String>,
     /// The chief under its name in TensorFlow 1.
@@ -86,7 +86,7 @@ pub struct Cluster {
     ps: Vec<String>,
 }
 
-impl Cluster {
+impl TfCluster {
     /// The cluster of these members. `members` maps each replica to the address of its TensorFlow server.
     pub fn new(members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let addresses = |role: Role| {
@@ -119,10 +119,10 @@ impl From<ReplicaId> for Task {
     }
 }
 
-/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member. `C` is [`Cluster`], or a
+/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member. `C` is [`TfCluster`], or a
 /// type that contains the JSON of a cluster.
 #[derive(Debug)]
-pub struct TfConfig<'a, C: ?Sized = Cluster> {
+pub struct TfConfig<'a, C: ?Sized = TfCluster> {
     /// The cluster; the same for all members.
     pub cluster: &'a C,
     /// This replica's task.

@@ -33,8 +33,8 @@ use tokio::time::timeout;
 pub use self::leased::PartOfStart;
 use self::leased::renewal;
 pub use self::output::{LogPiece, LogStream};
-pub use self::unheard::Asked;
 use self::unheard::Unheard;
+pub use self::unheard::UnheardAgent;
 use crate::agents::token::AgentToken;
 
 /// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
@@ -171,7 +171,7 @@ impl AgentClient {
     }
 
     /// Counts an agent while it is asked for its first answer. All clones of this client count together.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> UnheardAgent {
         self.unheard.ask()
     }
 

@@ -24,7 +24,7 @@ const SMALL_ROOM_MIB: u32 = 32;
 
 /// What an agent lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum CodePart {
     /// The manifest of this code.
     Manifest(CodeId),
     /// These blobs, as one stream.
@@ -33,7 +33,7 @@ pub enum Part {
 
 /// Why a part was not read.
 #[derive(Debug, thiserror::Error)]
-pub enum CopyError {
+pub enum PartError {
     /// The store does not have the part, or has lost it.
     #[error("this master does not have the code")]
     Lost,
@@ -45,7 +45,7 @@ pub enum CopyError {
 /// The copies that are in memory now.
 #[derive(Debug)]
 pub(super) struct Copies {
-    known: Mutex<HashMap<Part, Weak<OnceCell<Copy>>>>,
+    known: Mutex<HashMap<CodePart, Weak<OnceCell<Copy>>>>,
     /// A permit for each MiB.
     room: Arc<Semaphore>,
     /// A permit for each MiB of small copies.
@@ -58,9 +58,9 @@ struct Copy {
     _room: OwnedSemaphorePermit,
 }
 
-/// The bytes of a part. They stay in memory until the last [`Copied`] of the same part is dropped.
+/// The bytes of a part. They stay in memory until the last [`CopiedPart`] of the same part is dropped.
 #[derive(Debug)]
-pub struct Copied(Arc<OnceCell<Copy>>);
+pub struct CopiedPart(Arc<OnceCell<Copy>>);
 
 impl Default for Copies {
     fn default() -> Self {
@@ -71,7 +71,7 @@ impl Default for Copies {
 
 impl Copies {
     /// The copy of this part, which may still be empty.
-    fn of(&self, part: &Part) -> Arc<OnceCell<Copy>> {
+    fn of(&self, part: &CodePart) -> Arc<OnceCell<Copy>> {
         let mut known = self.known.lock();
         known.retain(|_, copy| copy.strong_count() > 0);
         let live = known.get(part).and_then(Weak::upgrade);
@@ -83,7 +83,7 @@ impl Copies {
     }
 }
 
-impl Copied {
+impl CopiedPart {
     /// The bytes.
     pub fn bytes(&self) -> Bytes {
         self.0.get().expect("`CodeStore::copy` fills the cell before it returns").bytes.clone()
@@ -92,20 +92,20 @@ impl Copied {
 
 impl CodeStore {
     /// Reads a part. Concurrent calls for a part share one copy. Waits while other copies take up all the room.
-    pub async fn copy(self: &Arc<Self>, part: Part) -> Result<Copied, CopyError> {
-        let copied = Copied(self.copies.of(&part));
+    pub async fn copy(self: &Arc<Self>, part: CodePart) -> Result<CopiedPart, PartError> {
+        let copied = CopiedPart(self.copies.of(&part));
         copied.0.get_or_try_init(|| self.load(part)).await?;
         Ok(copied)
     }
 
-    async fn load(self: &Arc<Self>, part: Part) -> Result<Copy, CopyError> {
+    async fn load(self: &Arc<Self>, part: CodePart) -> Result<Copy, PartError> {
         let part = Arc::new(part);
         let size = self.reading(&part, Self::size_of).await?;
         // A manifest is small, so it needs no permit. With a permit, a start would wait for another job's blobs, even
         // if its agents lack nothing.
         let mib = match *part {
-            Part::Manifest(_) => 0,
-            Part::Blobs(_) => u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB),
+            CodePart::Manifest(_) => 0,
+            CodePart::Blobs(_) => u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB),
         };
         let Copies { room, small_room, .. } = &self.copies;
         let room = Arc::clone(if mib <= SMALL_MIB { small_room } else { room }).acquire_many_owned(mib).await;
@@ -117,29 +117,29 @@ impl CodeStore {
     /// Calls `read` on a thread for blocking work. If `read` returns `None`, the store has lost the code.
     async fn reading<T: Send + 'static>(
         self: &Arc<Self>,
-        part: &Arc<Part>,
-        read: impl FnOnce(&Self, &Part) -> io::Result<Option<T>> + Send + 'static,
-    ) -> Result<T, CopyError> {
+        part: &Arc<CodePart>,
+        read: impl FnOnce(&Self, &CodePart) -> io::Result<Option<T>> + Send + 'static,
+    ) -> Result<T, PartError> {
         let (store, part) = (Arc::clone(self), Arc::clone(part));
         let read = spawn_blocking(move || read(&store, &part)).await.map_err(io::Error::other)??;
-        read.ok_or(CopyError::Lost)
+        read.ok_or(PartError::Lost)
     }
 
     /// The size of a part in bytes; `None` if the store does not have the part.
-    fn size_of(&self, part: &Part) -> io::Result<Option<u64>> {
+    fn size_of(&self, part: &CodePart) -> io::Result<Option<u64>> {
         if_there(match part {
-            Part::Manifest(id) => self.disk.manifest_size(*id),
-            Part::Blobs(blobs) => blobs.iter().map(|blob| self.disk.blob_size(*blob)).sum(),
+            CodePart::Manifest(id) => self.disk.manifest_size(*id),
+            CodePart::Blobs(blobs) => blobs.iter().map(|blob| self.disk.blob_size(*blob)).sum(),
         })
     }
 
     /// Reads a part whose files have `size` bytes; `None` if the store does not have the part.
-    fn read(&self, part: &Part, size: u64) -> io::Result<Option<Vec<u8>>> {
+    fn read(&self, part: &CodePart, size: u64) -> io::Result<Option<Vec<u8>>> {
         let blobs = match part {
-            Part::Manifest(id) => {
+            CodePart::Manifest(id) => {
                 return Ok(self.manifest(*id).map(|manifest| serde_json::to_vec(&manifest)).transpose()?);
             }
-            Part::Blobs(blobs) => blobs,
+            CodePart::Blobs(blobs) => blobs,
         };
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + blobs.len() * Sha256::BYTES);
         for blob in blobs {
@@ -169,7 +169,7 @@ mod tests {
             let content = vec![byte; 1024 * 1024];
             let blob = Sha256::of(&content);
             std::fs::write(folder.path().join("blobs").join(blob.to_string()), content).unwrap();
-            Part::Blobs(vec![blob])
+            CodePart::Blobs(vec![blob])
         };
         let (first, second, third) = (part(1), part(2), part(3));
         let (one, same) = (store.copy(first.clone()).await.unwrap(), store.copy(first).await.unwrap());
@@ -189,7 +189,7 @@ mod tests {
         let store = Arc::new(CodeStore { copies, ..CodeStore::open(folder.path()).unwrap() });
         let blob = Sha256::of(b"small");
         std::fs::write(folder.path().join("blobs").join(blob.to_string()), b"small").unwrap();
-        let copied = timeout(Duration::from_secs(10), store.copy(Part::Blobs(vec![blob]))).await;
+        let copied = timeout(Duration::from_secs(10), store.copy(CodePart::Blobs(vec![blob]))).await;
         assert_eq!(copied.expect("it waits").unwrap().bytes().len(), Sha256::BYTES + 5);
     }
 
@@ -197,8 +197,8 @@ mod tests {
     async fn a_part_that_the_store_has_lost_takes_no_room() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(CodeStore::open(folder.path()).unwrap());
-        let lost = store.copy(Part::Blobs(vec![Sha256::of(b"gone")])).await;
-        assert!(matches!(lost, Err(CopyError::Lost)), "{lost:?}");
+        let lost = store.copy(CodePart::Blobs(vec![Sha256::of(b"gone")])).await;
+        assert!(matches!(lost, Err(PartError::Lost)), "{lost:?}");
         assert_eq!(store.copies.room.available_permits(), ROOM_MIB as usize);
     }
 }

@@ -17,7 +17,7 @@ use protocol::code::{BlobError, CodeId, Manifest, ScriptPath, Sha256};
 use tracing::{info, warn};
 
 use self::copies::Copies;
-pub use self::copies::{Copied, CopyError, Part};
+pub use self::copies::{CodePart, CopiedPart, PartError};
 use self::disk::Disk;
 pub use self::packed::{UnpackError, is_copy_of};
 use self::restored::Misses;

@@ -23,7 +23,7 @@ use crate::logs::JobLogs;
 use crate::logs::series::SeriesOfJob;
 use crate::store::{JobRecord, JobStore, Stored};
 use crate::tally::Tally;
-use crate::turns::Seat;
+use crate::turns::Lane;
 
 /// What all drivers of one master share.
 pub struct Context {
@@ -112,7 +112,7 @@ pub struct Channels {
     /// What this master keeps of the job.
     pub kept: Kept,
     /// The job's place among the gangs of this master.
-    pub seat: Seat,
+    pub seat: Lane,
 }
 
 /// What this master keeps of a job beside its record. It outlives a driver that panics.

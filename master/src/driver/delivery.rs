@@ -24,7 +24,7 @@ use super::holders::{Holders, ReadBack};
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
 use crate::agents::client::AgentError;
-use crate::code::{Copied, CopyError, Part};
+use crate::code::{CodePart, CopiedPart, PartError};
 use crate::error_chain::error_chain;
 use crate::store::StoreError;
 
@@ -196,7 +196,7 @@ impl Delivery {
         }
         let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
         // Usually all agents lack the same blobs, so they share one copy.
-        let stream = self.part(Part::Blobs(missing)).await?;
+        let stream = self.part(CodePart::Blobs(missing)).await?;
         debug!(%agent, code = %self.id, bytes = stream.bytes().len(), "sending code");
         match self.common.agents.send_code(agent, self.id, stream.bytes()).await?.missing.len() {
             0 => Ok(()),
@@ -206,21 +206,21 @@ impl Delivery {
 
     /// Sends the manifest. Returns the blobs that the agent does not have.
     async fn offer(&self, agent: SocketAddr) -> Result<Vec<Sha256>, DeliveryError> {
-        let manifest = self.part(Part::Manifest(self.id)).await?;
+        let manifest = self.part(CodePart::Manifest(self.id)).await?;
         let offer = async || self.common.agents.offer_code(agent, self.id, manifest.bytes()).await;
         Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
     }
 
     /// Reads a part of the code from the disk. If the disk has lost the code, first restores the code.
-    async fn part(&self, part: Part) -> Result<Copied, DeliveryError> {
+    async fn part(&self, part: CodePart) -> Result<CopiedPart, DeliveryError> {
         let code = &self.common.context.code;
         let mut read = code.copy(part.clone()).await;
-        if matches!(read, Err(CopyError::Lost)) && self.is_found().await? {
+        if matches!(read, Err(PartError::Lost)) && self.is_found().await? {
             read = code.copy(part).await;
         }
         read.map_err(|error| match error {
-            CopyError::Lost => DeliveryError::Lost(self.common.job.name.clone()),
-            CopyError::Disk(error) => DeliveryError::Store(error),
+            PartError::Lost => DeliveryError::Lost(self.common.job.name.clone()),
+            PartError::Disk(error) => DeliveryError::Store(error),
         })
     }
 

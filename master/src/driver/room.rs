@@ -11,11 +11,11 @@ use job::wait::Resources;
 
 use super::machine::Machine;
 use crate::store::JobRecord;
-use crate::turns::Seat;
+use crate::turns::Lane;
 
 /// The turn of one job.
 pub(super) struct Room {
-    seat: Seat,
+    seat: Lane,
     /// The resources that the job's pods ask for; `None` if they need no room, or the job has finished.
     asks: Option<Resources>,
     /// Whether the gang may create pods now.
@@ -23,7 +23,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(seat: Seat, asks: Option<Resources>) -> Self {
+    pub(super) fn new(seat: Lane, asks: Option<Resources>) -> Self {
         Self { seat, asks, turn: Turn::Go }
     }
 

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use launchers::tfjob::Place;
+use launchers::tfjob::ReplicaHost;
 use protocol::error::ErrorCode;
 use protocol::master::{BOOT_ID, BackendKind, FolderQuery, MasterView};
 use protocol::routes;
@@ -26,11 +26,11 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The properties of this master.
 #[derive(Debug)]
-pub struct About {
+pub struct AboutMaster {
     /// The kind of the master's back end.
     pub backend: BackendKind,
     /// Where the replicas of jobs run.
-    pub place: Place,
+    pub place: ReplicaHost,
     /// The path of the agent's program, if the master has one.
     pub agent_binary: Option<PathBuf>,
     /// The Python of scripts that run on this host.

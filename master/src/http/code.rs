@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::AppState;
-use super::connections::Seat;
+use super::connections::ConnectionSeat;
 use super::error::ApiError;
 use super::openapi::{BadBody, Down, Octets};
 use super::request::parsed_body;
@@ -89,7 +89,7 @@ pub(super) async fn put_blobs(
     request: Request,
 ) -> Result<Json<MissingBlobs>, ApiError> {
     let id = parse_id(id)?;
-    let _awaited = request.extensions().get::<Arc<Seat>>().map(Seat::awaited);
+    let _awaited = request.extensions().get::<Arc<ConnectionSeat>>().map(ConnectionSeat::awaited);
     let receive = async {
         let _turn = TURNS.acquire().await;
         let (sender, mut pieces) = mpsc::channel(PIECES_AHEAD);

@@ -48,21 +48,21 @@ const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 /// All open connections.
 pub(super) struct Connections {
     most: usize,
-    table: Mutex<Table>,
+    table: Mutex<ConnectionTable>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
-struct Table {
+struct ConnectionTable {
     open: usize,
     /// The number that was given last to a waiting connection. The connection with the lowest number is closed first.
     newest_place: u64,
     waiting: BTreeMap<u64, CancellationToken>,
 }
 
-/// One open connection. Each request has the `Seat` of its connection as an extension, for handlers that wait for the
+/// One open connection. Each request has the `ConnectionSeat` of its connection as an extension, for handlers that wait for the
 /// request's body.
-pub(super) struct Seat {
+pub(super) struct ConnectionSeat {
     all: Arc<Connections>,
     /// Cancelled when the connection must be closed for a new one.
     evicted: CancellationToken,
@@ -70,11 +70,11 @@ pub(super) struct Seat {
 }
 
 /// Exists from the arrival of a request's headers until the request is answered. Meanwhile the connection is not closed
-/// for a new one, except while an [`Awaited`] exists.
-struct Answering(Arc<Seat>);
+/// for a new one, except while an [`AwaitedBody`] exists.
+struct Answering(Arc<ConnectionSeat>);
 
 /// While this exists, the server waits for a request's body.
-pub(super) struct Awaited(Arc<Seat>);
+pub(super) struct AwaitedBody(Arc<ConnectionSeat>);
 
 impl Connections {
     /// An empty table. At least half of this process's descriptors stay free for files, agents and records.
@@ -111,7 +111,7 @@ impl Connections {
         });
     }
 
-    fn seat(self: &Arc<Self>) -> Option<Arc<Seat>> {
+    fn seat(self: &Arc<Self>) -> Option<Arc<ConnectionSeat>> {
         let mut table = self.table.lock();
         if table.open >= self.most {
             let Some((_, longest)) = table.waiting.pop_first() else {
@@ -126,7 +126,7 @@ impl Connections {
         let evicted = CancellationToken::new();
         let place = AtomicU64::new(table.wait(&evicted));
         self.metrics.show_open(table.open);
-        Some(Arc::new(Seat { all: Arc::clone(self), evicted, place }))
+        Some(Arc::new(ConnectionSeat { all: Arc::clone(self), evicted, place }))
     }
 }
 
@@ -139,7 +139,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_LIMIT_MS)?)
 }
 
-impl Table {
+impl ConnectionTable {
     fn wait(&mut self, evicted: &CancellationToken) -> u64 {
         self.newest_place += 1;
         self.waiting.insert(self.newest_place, evicted.clone());
@@ -147,7 +147,7 @@ impl Table {
     }
 }
 
-impl Seat {
+impl ConnectionSeat {
     /// From now on, this connection can be closed for a new one. Connections that have waited longer are closed first.
     fn wait(&self) {
         let mut table = self.all.table.lock();
@@ -157,9 +157,9 @@ impl Seat {
     }
 
     /// Until the returned value is dropped, this connection can be closed for a new one.
-    pub(super) fn awaited(self: &Arc<Self>) -> Awaited {
+    pub(super) fn awaited(self: &Arc<Self>) -> AwaitedBody {
         self.wait();
-        Awaited(Arc::clone(self))
+        AwaitedBody(Arc::clone(self))
     }
 
     /// From now on, this connection cannot be closed for a new one.
@@ -168,7 +168,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSeat {
     fn drop(&mut self) {
         let mut table = self.all.table.lock();
         table.waiting.remove(&self.place.load(Ordering::Relaxed));
@@ -181,7 +181,7 @@ impl Drop for Seat {
 }
 
 impl Answering {
-    fn begin(seat: Arc<Seat>) -> Self {
+    fn begin(seat: Arc<ConnectionSeat>) -> Self {
         seat.stay();
         Self(seat)
     }
@@ -193,7 +193,7 @@ impl Drop for Answering {
     }
 }
 
-impl Drop for Awaited {
+impl Drop for AwaitedBody {
     fn drop(&mut self) {
         self.0.stay();
     }
@@ -201,7 +201,7 @@ impl Drop for Awaited {
 
 /// Answers a request. After the whole answer was sent, the connection waits for the next request.
 async fn answer(
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionSeat>,
     router: TowerToHyperService<Router>,
     mut request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {

@@ -33,7 +33,7 @@ impl Place {
             }
         };
         let body = |request: axum::extract::Request| async move {
-            let _awaited = request.extensions().get::<Arc<Seat>>().map(Seat::awaited);
+            let _awaited = request.extensions().get::<Arc<ConnectionSeat>>().map(ConnectionSeat::awaited);
             request.into_body().collect().await.map(|_| "read").map_err(|_| "broken off")
         };
         let router = Router::new().route("/", get(|| async { "at once" })).route("/wait", get(wait));

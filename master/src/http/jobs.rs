@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob};
-use super::request::{Asked, Found, Named, parsed_body};
+use super::request::{Asked, FoundJob, NamedJob, parsed_body};
 use crate::registry::{JobsError, Submitted};
 use crate::store::Wish;
 
@@ -31,7 +31,7 @@ const LIST_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Poll {
+pub(super) struct PollQuery {
     /// Answer when `seq` differs from this number. Each master counts `seq` anew.
     after: Option<u64>,
     /// Answer after this many seconds at the latest. The maximum and the default are 60.
@@ -99,7 +99,7 @@ pub(super) fn accepted(submitted: Submitted) -> (StatusCode, JobView) {
     (status, view)
 }
 
-impl Poll {
+impl PollQuery {
     /// With `after`, waits until the number in `seq` differs from `after`, until the wait is over, or until the master
     /// ends. Returns whether the number has changed.
     async fn changed<T>(&self, state: &AppState, seq: &mut watch::Receiver<T>, number: impl Fn(&T) -> u64) -> bool {
@@ -118,10 +118,10 @@ impl Poll {
 #[utoipa::path(
     get,
     path = routes::JOBS,
-    params(Poll),
+    params(PollQuery),
     responses((status = 200, description = "All jobs", body = JobList), BadQuery),
 )]
-pub(super) async fn list(State(state): State<AppState>, Asked(poll): Asked<Poll>) -> Json<JobList> {
+pub(super) async fn list(State(state): State<AppState>, Asked(poll): Asked<PollQuery>) -> Json<JobList> {
     if poll.changed(&state, &mut state.jobs.list_seq(), |seq| *seq).await {
         let _ = timeout(LIST_PAUSE, state.end.cancelled()).await;
     }
@@ -132,10 +132,14 @@ pub(super) async fn list(State(state): State<AppState>, Asked(poll): Asked<Poll>
 #[utoipa::path(
     get,
     path = routes::JOB,
-    params(("name" = JobName, Path, description = "The job"), Poll),
+    params(("name" = JobName, Path, description = "The job"), PollQuery),
     responses((status = 200, description = "The job as it is now", body = JobView), BadQuery, NoSuchJob),
 )]
-pub(super) async fn show(State(state): State<AppState>, Asked(poll): Asked<Poll>, Found(job): Found) -> Json<JobView> {
+pub(super) async fn show(
+    State(state): State<AppState>,
+    Asked(poll): Asked<PollQuery>,
+    FoundJob(job): FoundJob,
+) -> Json<JobView> {
     let mut view = job.view;
     poll.changed(&state, &mut view, |view| view.seq).await;
     let view = view.borrow().clone();
@@ -164,7 +168,7 @@ pub(super) async fn show(State(state): State<AppState>, Asked(poll): Asked<Poll>
 )]
 pub(super) async fn patch(
     State(state): State<AppState>,
-    Named(name): Named,
+    NamedJob(name): NamedJob,
     request: Request,
 ) -> Result<Json<JobView>, ApiError> {
     let patch: JobPatch = parsed_body(request, "a change of a job").await?;
@@ -190,7 +194,7 @@ pub(super) async fn patch(
         Down,
     ),
 )]
-pub(super) async fn cancel(State(state): State<AppState>, Named(name): Named) -> Result<StatusCode, ApiError> {
+pub(super) async fn cancel(State(state): State<AppState>, NamedJob(name): NamedJob) -> Result<StatusCode, ApiError> {
     state.jobs.wish(&name, Wish::Cancel).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -214,7 +218,7 @@ pub(super) async fn cancel(State(state): State<AppState>, Named(name): Named) ->
 pub(super) async fn delete(
     State(state): State<AppState>,
     Asked(Which { uid }): Asked<Which>,
-    Named(name): Named,
+    NamedJob(name): NamedJob,
 ) -> Result<(StatusCode, Json<Deletion>), ApiError> {
     let deletion = state.jobs.delete(&name, uid.as_deref()).await?;
     Ok((StatusCode::ACCEPTED, Json(deletion)))

@@ -20,7 +20,7 @@ use tracing::warn;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadQuery, Down, Octets};
-use super::request::{Asked, Found};
+use super::request::{Asked, FoundJob};
 use crate::host::clock::wall_clock;
 use crate::logs::{Reading, ReplicaLog, Wanted, added_after, lines, reader};
 use crate::registry::JobHandle;
@@ -86,7 +86,7 @@ pub(super) struct LogQuery {
 pub(super) async fn logs(
     State(state): State<AppState>,
     Asked(query): Asked<LogQuery>,
-    Found(job): Found,
+    FoundJob(job): FoundJob,
 ) -> Result<Response, ApiError> {
     let ended = state.end.cancelled_owned();
     match query.replica {
@@ -111,7 +111,7 @@ async fn one(
         return Err(bad("\"times\" is only for lines: add lines=true"));
     }
     let log = log_of(job, replica)?;
-    let asked = start(&log, query.offset, &Begin::of(query, wall_clock())?).await?;
+    let asked = start(&log, query.offset, &LogBegin::of(query, wall_clock())?).await?;
     let first = log.read(asked).await.map_err(unreadable)?.offset;
     let reading = Reading { offset: first, follow: query.follow, wanted: Wanted::Bytes, unfinished: false };
     let bytes = unbroken(log.clone(), reading).take_until(Box::pin(ended));
@@ -143,7 +143,7 @@ async fn merged(
     let from = move |replica: ReplicaId, log: ReplicaLog, offset: u64| {
         encoded(lines(replica, log, Reading { offset, follow, wanted, unfinished })).boxed()
     };
-    let begin = Begin::of(query, wall_clock())?;
+    let begin = LogBegin::of(query, wall_clock())?;
     let begin = async |(replica, log): (ReplicaId, ReplicaLog)| {
         let first = start(&log, offsets.get(&replica).copied(), &begin).await?;
         Ok::<_, ApiError>(from(replica, log, first))
@@ -190,12 +190,12 @@ fn encoded(
 }
 
 /// Where to begin in the output of a replica for which the request gives no offset.
-struct Begin {
+struct LogBegin {
     tail: Option<u64>,
     since: Option<UnixMillis>,
 }
 
-impl Begin {
+impl LogBegin {
     fn of(query: &LogQuery, now: UnixMillis) -> Result<Self, ApiError> {
         let since = match (query.since_seconds, query.since_time) {
             (Some(_), Some(_)) => return Err(bad("give either \"since_seconds\" or \"since_time\"")),
@@ -210,7 +210,7 @@ impl Begin {
 }
 
 /// The offset at which a replica's output begins. If both `tail` and a time are given, the later place counts.
-async fn start(log: &ReplicaLog, offset: Option<u64>, begin: &Begin) -> Result<u64, ApiError> {
+async fn start(log: &ReplicaLog, offset: Option<u64>, begin: &LogBegin) -> Result<u64, ApiError> {
     if let Some(offset) = offset {
         return Ok(offset);
     }

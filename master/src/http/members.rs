@@ -9,7 +9,7 @@ use protocol::routes;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadBody, Down, NoSuchJob};
-use super::request::{Named, parsed_body};
+use super::request::{NamedJob, parsed_body};
 
 /// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins
 /// submits the job. Repeating the message is safe. Only with --backend joined.
@@ -30,7 +30,7 @@ use super::request::{Named, parsed_body};
 )]
 pub(super) async fn join(
     State(state): State<AppState>,
-    Named(name): Named,
+    NamedJob(name): NamedJob,
     request: Request,
 ) -> Result<Json<JoinAnswer>, ApiError> {
     let message: JoinRequest = parsed_body(request, "the message of an agent").await?;

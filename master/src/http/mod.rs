@@ -39,7 +39,7 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use self::about::About;
+pub use self::about::AboutMaster;
 use self::connections::Connections;
 use self::metrics::Metrics;
 pub use crate::config::Guard;
@@ -63,7 +63,7 @@ pub fn spec_of_query(query: &str) -> Option<protocol::job::JobSpec> {
 #[derive(Clone)]
 struct AppState {
     jobs: Arc<Jobs>,
-    about: Arc<About>,
+    about: Arc<AboutMaster>,
     metrics: Arc<Metrics>,
     openapi: Bytes,
     /// Cancelled when the master ends, so that streams and long polls end too.
@@ -103,7 +103,7 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .merge(manifests)
         .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
     openapi::describe_guard(guarded.get_openapi_mut());
-    OpenApiRouter::with_openapi(openapi::Document::openapi())
+    OpenApiRouter::with_openapi(openapi::ApiDocument::openapi())
         .merge(guarded)
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
@@ -124,7 +124,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Server {
     /// A server for these jobs. When `end` is cancelled, the server ends its streams.
-    pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
+    pub fn new(jobs: Arc<Jobs>, guard: Guard, about: AboutMaster, end: CancellationToken) -> Self {
         let metrics = Metrics::new(jobs.tally(), about.place.namespace());
         let (router, mut document) = routes(guard).split_for_parts();
         openapi::describe_problems(&mut document);

@@ -26,7 +26,7 @@ use super::AppState;
     components(schemas(Problem)),
     modifiers(&TokenScheme),
 )]
-pub(super) struct Document;
+pub(super) struct ApiDocument;
 
 struct TokenScheme;
 

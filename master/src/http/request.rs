@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
-use super::connections::Seat;
+use super::connections::ConnectionSeat;
 use super::error::ApiError;
 use crate::registry::{JobHandle, JobsError};
 
@@ -36,7 +36,7 @@ async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
         let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
     };
-    let _awaited = request.extensions().get::<Arc<Seat>>().map(Seat::awaited);
+    let _awaited = request.extensions().get::<Arc<ConnectionSeat>>().map(ConnectionSeat::awaited);
     timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await.map_err(too_slow)?.map_err(bad_body)
 }
 
@@ -54,9 +54,9 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
 }
 
 /// The job's name in the path. No job can have an invalid name, so the answer to such a name is 404.
-pub(super) struct Named(pub(super) JobName);
+pub(super) struct NamedJob(pub(super) JobName);
 
-impl FromRequestParts<AppState> for Named {
+impl FromRequestParts<AppState> for NamedJob {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
@@ -72,13 +72,13 @@ impl FromRequestParts<AppState> for Named {
 }
 
 /// The job whose name is in the path.
-pub(super) struct Found(pub(super) JobHandle);
+pub(super) struct FoundJob(pub(super) JobHandle);
 
-impl FromRequestParts<AppState> for Found {
+impl FromRequestParts<AppState> for FoundJob {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let Named(name) = Named::from_request_parts(parts, state).await?;
+        let NamedJob(name) = NamedJob::from_request_parts(parts, state).await?;
         state.jobs.find(&name).map(Self).ok_or_else(|| JobsError::Unknown(name).into())
     }
 }

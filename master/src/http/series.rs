@@ -11,7 +11,7 @@ use tracing::warn;
 use super::AppState;
 use super::history::in_history;
 use super::openapi::{BadQuery, NoSuchJob};
-use super::request::{Asked, Found};
+use super::request::{Asked, FoundJob};
 use crate::error_chain::error_chain;
 use crate::host::clock::wall_clock;
 use crate::logs::newest;
@@ -45,7 +45,7 @@ pub(super) struct SeriesQuery {
 pub(super) async fn series(
     State(state): State<AppState>,
     Asked(SeriesQuery { after, tail }): Asked<SeriesQuery>,
-    Found(job): Found,
+    FoundJob(job): FoundJob,
 ) -> Json<JobSeries> {
     let view = job.view.borrow().clone();
     let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));

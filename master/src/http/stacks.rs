@@ -7,7 +7,7 @@ use protocol::stacks::JobStacks;
 
 use super::error::ApiError;
 use super::openapi::{Down, NoSuchJob};
-use super::request::Found;
+use super::request::FoundJob;
 use crate::registry::JobsError;
 
 /// Shows the Python stacks of all replicas of the job's current start, and one sentence that says where their main
@@ -20,7 +20,7 @@ use crate::registry::JobsError;
     params(("name" = JobName, Path, description = "The job")),
     responses((status = 200, description = "The stacks", body = JobStacks), NoSuchJob, Down),
 )]
-pub(super) async fn stacks(Found(job): Found) -> Result<Json<JobStacks>, ApiError> {
+pub(super) async fn stacks(FoundJob(job): FoundJob) -> Result<Json<JobStacks>, ApiError> {
     let name = job.view.borrow().name.clone();
     let stacks = job.stacks().await.ok_or(JobsError::NotDriven(name))?;
     Ok(Json(JobStacks::new(stacks)))

@@ -15,7 +15,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::jobs::accepted;
 use super::openapi::{BadBody, Down, NoSuchJob};
-use super::request::{Found, parsed_body};
+use super::request::{FoundJob, parsed_body};
 use crate::host::clock::wall_clock;
 use crate::registry::Applied;
 
@@ -68,7 +68,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
     params(("name" = JobName, Path, description = "The job")),
     responses((status = 200, description = "The TFJob", body = Object), NoSuchJob),
 )]
-pub(super) async fn show(State(state): State<AppState>, Found(job): Found) -> Result<Json<Value>, ApiError> {
+pub(super) async fn show(State(state): State<AppState>, FoundJob(job): FoundJob) -> Result<Json<Value>, ApiError> {
     let job = job.view.borrow().clone();
     let object = tfjob::object(&job, state.about.place.namespace(), wall_clock());
     object.map(Json).ok_or_else(|| {

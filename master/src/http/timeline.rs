@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::AppState;
 use super::openapi::NoSuchJob;
-use super::request::Found;
+use super::request::FoundJob;
 
 /// Shows when each start of a job's gang reached each step, and when each replica did. Also shows why each start began,
 /// and how the time of the job was spent. The timeline is in the master's memory: after a takeover, it has only what
@@ -20,7 +20,7 @@ use super::request::Found;
     params(("name" = JobName, Path, description = "The job")),
     responses((status = 200, description = "The timeline", body = Timeline), NoSuchJob),
 )]
-pub(super) async fn timeline(State(state): State<AppState>, Found(job): Found) -> Json<Timeline> {
+pub(super) async fn timeline(State(state): State<AppState>, FoundJob(job): FoundJob) -> Json<Timeline> {
     let view = job.view.borrow().clone();
     let timeline = job.kept.timeline.shown(&view, state.jobs.now());
     if !timeline.starts.is_empty() || view.result.is_none() {

@@ -43,7 +43,7 @@ where
     let pauses =
         Pauses(ResetTimerBackoff::new(ExponentialBackoff::from(pauses.without_max_times().with_jitter()), CALM));
     let selected = selected.timeout(WATCH_SECONDS);
-    stream::unfold(Following::begin(api, selected), async |mut following| Some((following.next().await, following)))
+    stream::unfold(ListWatch::begin(api, selected), async |mut following| Some((following.next().await, following)))
         .boxed()
         .backoff(pauses)
 }
@@ -64,14 +64,14 @@ impl Backoff for Pauses {
     fn reset(&mut self) {}
 }
 
-struct Following<K> {
+struct ListWatch<K> {
     api: Api<K>,
     selected: Config,
     events: BoxStream<'static, Result<Event<K>, Error>>,
     is_listing: bool,
 }
 
-impl<K> Following<K>
+impl<K> ListWatch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {

@@ -33,7 +33,7 @@ pub struct Archive {
 
 /// The disk space of one job's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct OutputSpace {
     pub(super) bytes: u64,
     /// When the newest of the job's files was written.
     pub(super) newest: SystemTime,
@@ -88,7 +88,7 @@ impl Archive {
     }
 
     /// Drops output over the budget. `finished` caches the disk space of finished jobs.
-    async fn trim(&self, finished: &mut BTreeMap<String, Kept>) {
+    async fn trim(&self, finished: &mut BTreeMap<String, OutputSpace>) {
         let jobs = self.live();
         finished.retain(|uid, _| jobs.contains_key(uid));
         let mut running = 0;
@@ -122,7 +122,7 @@ impl Archive {
 }
 
 /// The finished jobs whose output must be dropped, beginning with the job whose last output is the oldest.
-fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<String> {
+fn to_drop(finished: &BTreeMap<String, OutputSpace>, running: u64, budget: u64) -> Vec<String> {
     let mut total = running + finished.values().map(|kept| kept.bytes).sum::<u64>();
     let mut by_age: Vec<_> = finished.iter().filter(|(_, kept)| kept.bytes > 0).collect();
     by_age.sort_by_key(|(_, kept)| kept.newest);
@@ -145,8 +145,9 @@ mod tests {
 
     #[test]
     fn output_of_the_jobs_that_finished_first_is_dropped_until_the_rest_fits() {
-        let kept = |bytes: u64, at: u64| Kept { bytes, newest: SystemTime::UNIX_EPOCH + Duration::from_secs(at) };
-        let finished: BTreeMap<String, Kept> =
+        let kept =
+            |bytes: u64, at: u64| OutputSpace { bytes, newest: SystemTime::UNIX_EPOCH + Duration::from_secs(at) };
+        let finished: BTreeMap<String, OutputSpace> =
             [("late", kept(40, 3)), ("first", kept(10, 1)), ("second", kept(30, 2)), ("gone", kept(0, 0))]
                 .map(|(uid, kept)| (uid.to_owned(), kept))
                 .into();

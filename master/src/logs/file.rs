@@ -20,13 +20,13 @@ use crate::host::files::if_there;
 #[derive(Debug)]
 pub(super) struct LogFile {
     names: Names,
-    state: State,
+    state: FileState,
     times: Times,
     elsewhere: Arc<Elsewhere>,
 }
 
 #[derive(Debug)]
-enum State {
+enum FileState {
     /// The file is opened when it is needed.
     Closed,
     Open(Box<BoundedLog>),
@@ -36,7 +36,7 @@ enum State {
 
 impl LogFile {
     pub(super) fn new(names: Names, elsewhere: Arc<Elsewhere>) -> Self {
-        Self { times: Times::new(names.clone()), names, state: State::Closed, elsewhere }
+        Self { times: Times::new(names.clone()), names, state: FileState::Closed, elsewhere }
     }
 
     /// The offset after the newest byte.
@@ -97,7 +97,7 @@ impl LogFile {
     /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores the
     /// offset. See [`Elsewhere::base`] for `told` and `start`.
     pub(super) fn base_of(&mut self, boot_id: &str, told: Option<LogBase>, start: u32) -> io::Result<u64> {
-        if matches!(self.state, State::Removed) {
+        if matches!(self.state, FileState::Removed) {
             return Err(removed());
         }
         let path = self.names.with_extension("base");
@@ -130,19 +130,19 @@ impl LogFile {
 
     pub(super) fn close(&mut self) {
         self.times.close();
-        if matches!(self.state, State::Open(_)) {
-            self.state = State::Closed;
+        if matches!(self.state, FileState::Open(_)) {
+            self.state = FileState::Closed;
         }
     }
 
     pub(super) fn remove(&mut self) {
         self.times.close();
-        self.state = State::Removed;
+        self.state = FileState::Removed;
     }
 
     /// Creates the folder of a file that is not open.
     fn create_folder(&self) -> io::Result<()> {
-        if !matches!(self.state, State::Closed) {
+        if !matches!(self.state, FileState::Closed) {
             return Ok(());
         }
         fs::create_dir_all(self.names.dir())
@@ -169,21 +169,21 @@ impl LogFile {
     /// Runs `work` on the file, or returns `nothing` if there is no file.
     fn if_kept<T>(&mut self, nothing: T, work: impl FnOnce(&BoundedLog) -> io::Result<T>) -> io::Result<T> {
         let is_there = match &self.state {
-            State::Open(_) => true,
-            State::Removed => false,
-            State::Closed => self.names.log().try_exists()?,
+            FileState::Open(_) => true,
+            FileState::Removed => false,
+            FileState::Closed => self.names.log().try_exists()?,
         };
         if is_there { work(self.log()?) } else { Ok(nothing) }
     }
 
     /// The open file.
     fn log(&mut self) -> io::Result<&mut BoundedLog> {
-        if matches!(self.state, State::Closed) {
-            self.state = State::Open(Box::new(self.open()?));
+        if matches!(self.state, FileState::Closed) {
+            self.state = FileState::Open(Box::new(self.open()?));
         }
         match &mut self.state {
-            State::Open(log) => Ok(log),
-            State::Closed | State::Removed => Err(removed()),
+            FileState::Open(log) => Ok(log),
+            FileState::Closed | FileState::Removed => Err(removed()),
         }
     }
 }

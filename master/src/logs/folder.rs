@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use protocol::ids::ReplicaId;
 
-use super::Kept;
+use super::OutputSpace;
 use crate::host::files::if_there;
 
 /// The names of one replica's files: `worker-2.log`, and others beside it. A master has one value in memory for each
@@ -38,8 +38,8 @@ impl Names {
 }
 
 /// The disk space of the files in a folder, and when the newest file was written.
-pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
-    let mut kept = Kept { bytes: 0, newest: SystemTime::UNIX_EPOCH };
+pub(super) fn kept_below(dir: &Path) -> io::Result<OutputSpace> {
+    let mut kept = OutputSpace { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     for entry in if_there(fs::read_dir(dir))?.into_iter().flatten() {
         let file = entry?.metadata()?;
         // The length is exact, because the files have no holes. The block count may be too small: the kernel may

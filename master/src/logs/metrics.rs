@@ -19,9 +19,9 @@ const READ_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// How far the output of each replica has been read.
 #[derive(Debug, Default)]
-pub(super) struct Read(Mutex<BTreeMap<ReplicaId, u64>>);
+pub(super) struct ReadOutput(Mutex<BTreeMap<ReplicaId, u64>>);
 
-impl Read {
+impl ReadOutput {
     /// Passes the numbers in the new lines of this replica's output to `found`, each with the time of its printing if
     /// this time is known. A line ends with a line feed or a carriage return. When no more output can follow, the last
     /// line needs no such end. If a line does not fit into one chunk, each piece of it counts as a line.

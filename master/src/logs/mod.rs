@@ -29,7 +29,7 @@ use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
 use tokio::sync::Notify;
 
-use self::archive::Kept;
+use self::archive::OutputSpace;
 pub use self::archive::{Archive, BUDGET};
 use self::elsewhere::Elsewhere;
 use self::file::LogFile;
@@ -69,7 +69,7 @@ pub struct ReplicaLog(Arc<Shared>);
 struct Shared {
     /// Only blocking threads lock it, each for one piece of work.
     file: Mutex<LogFile>,
-    progress: Mutex<Progress>,
+    progress: Mutex<CopyProgress>,
     /// Notified at each change of the progress. A `watch` channel would take ten times the memory.
     progressed: Notify,
     /// `changed` of the [`JobLogs`] to which this log belongs. Notified when this output is complete.
@@ -80,7 +80,7 @@ struct Shared {
 
 /// The progress of the copy of a replica's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct CopyProgress {
     /// The offset after the last byte. It is 0 until [`JobLogs::load`], [`ReplicaLog::base_of`] or the first write.
     pub end: u64,
     /// Whether no further output follows.
@@ -208,7 +208,7 @@ impl JobLogs {
     }
 
     /// The disk space of the job's files.
-    async fn kept(&self) -> io::Result<Kept> {
+    async fn kept(&self) -> io::Result<OutputSpace> {
         let dir = self.dir.clone();
         disk::run(move || folder::kept_below(&dir)).await
     }
@@ -242,14 +242,14 @@ impl JobLogs {
 
 impl ReplicaLog {
     fn new(file: LogFile, job_changed: Arc<Notify>) -> Self {
-        let progress = Mutex::new(Progress { end: 0, is_complete: false });
+        let progress = Mutex::new(CopyProgress { end: 0, is_complete: false });
         let (file, progressed) = (Mutex::new(file), Notify::new());
         Self(Arc::new(Shared { file, progress, progressed, job_changed, incomplete: Mutex::default() }))
     }
 
     /// Marks the output as complete.
     pub fn complete(&self) {
-        self.advance(|progress| Progress { is_complete: true, ..progress });
+        self.advance(|progress| CopyProgress { is_complete: true, ..progress });
         self.0.job_changed.notify_waiters();
     }
 
@@ -354,12 +354,12 @@ impl ReplicaLog {
     }
 
     /// The progress of the copy.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> CopyProgress {
         *self.0.progress.lock()
     }
 
     /// Waits until the progress of the copy differs from `known`.
-    pub async fn progressed_from(&self, known: Progress) {
+    pub async fn progressed_from(&self, known: CopyProgress) {
         loop {
             // A notification between this line and the await is not lost.
             let progressed = self.0.progressed.notified();
@@ -382,10 +382,10 @@ impl ReplicaLog {
     }
 
     fn reach(&self, end: u64) {
-        self.advance(|progress| Progress { end: progress.end.max(end), ..progress });
+        self.advance(|progress| CopyProgress { end: progress.end.max(end), ..progress });
     }
 
-    fn advance(&self, next: impl FnOnce(Progress) -> Progress) {
+    fn advance(&self, next: impl FnOnce(CopyProgress) -> CopyProgress) {
         let mut progress = self.0.progress.lock();
         let before = *progress;
         *progress = next(before);

@@ -12,7 +12,7 @@ use protocol::view::JobView;
 use tokio::time::timeout;
 
 use super::JobLogs;
-use super::metrics::Read;
+use super::metrics::ReadOutput;
 use super::thinned::{Added, Points};
 use super::usage::UsageOfJob;
 use crate::mutex::Mutex;
@@ -37,13 +37,13 @@ const INTERVAL_EACH: Duration = Duration::from_millis(100);
 /// The points of all replicas of a job, and what the replicas use.
 #[derive(Debug, Default)]
 pub struct SeriesOfJob {
-    kept: Mutex<Kept>,
-    read: Read,
+    kept: Mutex<KeptSeries>,
+    read: ReadOutput,
     usage: UsageOfJob,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptSeries {
     replicas: BTreeMap<ReplicaId, Points>,
     /// When the newest points were added. All points that are added at one time are in one answer.
     until: Option<UnixMillis>,
@@ -123,7 +123,7 @@ impl SeriesOfJob {
 
     /// Forgets the points, because the history has them.
     pub fn move_to_history(&self) {
-        *self.kept.lock() = Kept { is_in_history: true, ..Kept::default() };
+        *self.kept.lock() = KeptSeries { is_in_history: true, ..KeptSeries::default() };
     }
 
     /// Whether the points are in the history instead.
@@ -138,7 +138,7 @@ impl SeriesOfJob {
     }
 }
 
-impl Kept {
+impl KeptSeries {
     fn begin(&mut self, generation: Generation, now: UnixMillis) {
         self.starts.entry(generation).or_insert(now);
         if self.starts.len() > STARTS_MAX {

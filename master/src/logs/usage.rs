@@ -11,11 +11,11 @@ use crate::mutex::Mutex;
 
 /// The newest numbers of each replica that runs.
 #[derive(Debug, Default)]
-pub(super) struct UsageOfJob(Mutex<BTreeMap<ReplicaId, Option<Newest>>>);
+pub(super) struct UsageOfJob(Mutex<BTreeMap<ReplicaId, Option<NewestUsage>>>);
 
 /// The numbers of one run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Newest {
+pub(super) struct NewestUsage {
     generation: Generation,
     at: UnixMillis,
     pub(super) usage: Usage,
@@ -25,12 +25,12 @@ pub(super) struct Newest {
 impl UsageOfJob {
     /// Notes the usage in this status, and returns this usage, unless the previous usage is too recent. Forgets the
     /// usage of a run that has ended.
-    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) -> Option<Newest> {
+    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) -> Option<NewestUsage> {
         let mut all = self.0.lock();
         match status.state {
             RunState::Running | RunState::Stopping => {
                 let newest = all.entry(replica).or_default();
-                let new = Newest::after(newest.as_ref(), status.generation?, status.usage?, now)?;
+                let new = NewestUsage::after(newest.as_ref(), status.generation?, status.usage?, now)?;
                 *newest = Some(new);
                 Some(new)
             }
@@ -53,8 +53,8 @@ impl UsageOfJob {
 
     /// The newest numbers.
     pub(super) fn shown(&self) -> Vec<ReplicaUsage> {
-        let shown = |(replica, newest): (&ReplicaId, &Option<Newest>)| {
-            let Newest { generation, at, usage, cpu_percent } = (*newest)?;
+        let shown = |(replica, newest): (&ReplicaId, &Option<NewestUsage>)| {
+            let NewestUsage { generation, at, usage, cpu_percent } = (*newest)?;
             let Usage { cpu_us: _, rss_bytes, memory_limit } = usage;
             Some(ReplicaUsage { replica: *replica, at, generation, cpu_percent, rss_bytes, memory_limit })
         };
@@ -66,7 +66,7 @@ impl UsageOfJob {
 /// earlier numbers stay.
 const WINDOW_MIN: Duration = Duration::from_millis(500);
 
-impl Newest {
+impl NewestUsage {
     /// The new numbers. If `before` is of the same run, they include the percentage of processor time since `before`.
     /// `None` if less than [`WINDOW_MIN`] has passed since `before`.
     fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Option<Self> {

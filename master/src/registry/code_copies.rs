@@ -16,7 +16,7 @@ use super::error::of_store;
 use super::{JobHandle, Jobs, JobsError};
 use crate::code::CodeError;
 use crate::error_chain::error_chain;
-use crate::store::{CODE_COPY_BYTES_MAX, CodeCopy, JobRecord, Kept, StoreError, Stored};
+use crate::store::{CODE_COPY_BYTES_MAX, CodeCopy, CopyOutcome, JobRecord, StoreError, Stored};
 
 /// How long a copy stays after a sweep has first seen that no unfinished job names it.
 const UNNAMED_TIME: Duration = Duration::from_secs(10 * 60);
@@ -52,15 +52,15 @@ impl Jobs {
         let kept = copies.keep(id, &content).await.map_err(of_store)?;
         let mut on_disk = self.on_disk.lock();
         Ok(match kept {
-            Kept::New(copy) => {
+            CopyOutcome::New(copy) => {
                 on_disk.remove(&id);
                 KeptCode::New(copy)
             }
-            Kept::Renewed(_) => {
+            CopyOutcome::Renewed(_) => {
                 on_disk.remove(&id);
                 KeptCode::Before
             }
-            Kept::Not(why) => {
+            CopyOutcome::Not(why) => {
                 warn!(code = %id, %why, "the code is on this master's disk alone");
                 on_disk.insert(id, why.to_string());
                 KeptCode::OnDisk

@@ -25,7 +25,7 @@ pub struct CodeCopy {
 
 /// The outcome of [`CodeCopies::keep`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kept {
+pub enum CopyOutcome {
     /// The store had no copy, and has one now.
     New(CodeCopy),
     /// The store already had this copy.
@@ -61,7 +61,7 @@ pub trait CodeCopies: Send + Sync {
     /// Keeps a copy with this content, which has at most [`CODE_COPY_BYTES_MAX`] bytes. An existing copy whose content
     /// differs stays if it is a copy of the same code, see [`is_copy_of`](crate::code::is_copy_of). Otherwise it is
     /// replaced.
-    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError>;
+    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<CopyOutcome, StoreError>;
 
     /// Reads the content of a copy. `None` if there is no copy.
     async fn read(&self, id: CodeId) -> Result<Option<Vec<u8>>, StoreError>;

@@ -18,7 +18,7 @@ use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
-pub use self::code_copies::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, Kept, Unkept};
+pub use self::code_copies::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, CopyOutcome, Unkept};
 pub use self::halted::Halted;
 pub use self::reading::NotRead;
 pub use self::record::{Ended, FORMAT, JobRecord, Wish};

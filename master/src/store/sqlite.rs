@@ -208,18 +208,18 @@ fn skip(error: &(dyn Error + 'static), skipped: &mut usize) {
 }
 
 /// A row as it is in the file. The record is bytes, because SQLite does not verify that texts are UTF-8.
-struct Found {
+struct StoredRow {
     name: String,
     version: i64,
     record: Vec<u8>,
 }
 
-fn columns(row: &Row<'_>) -> rusqlite::Result<Found> {
+fn columns(row: &Row<'_>) -> rusqlite::Result<StoredRow> {
     let bytes = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_bytes()?.to_vec());
-    Ok(Found { name: String::from_utf8_lossy(&bytes(0)?).into_owned(), version: row.get(1)?, record: bytes(2)? })
+    Ok(StoredRow { name: String::from_utf8_lossy(&bytes(0)?).into_owned(), version: row.get(1)?, record: bytes(2)? })
 }
 
-fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
+fn parse(name: &JobName, found: &StoredRow) -> Result<Stored, StoreError> {
     let version = Version(found.version.to_string());
     match JobRecord::read(name, &found.record) {
         Ok(record) => Ok(Stored { record, version }),

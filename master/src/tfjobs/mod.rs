@@ -14,7 +14,7 @@ use job::key::JobKey;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event};
-use launchers::tfjob::{Memory, Need, Place, Read, Watched};
+use launchers::tfjob::{NextStep, ObjectMemory, Read, ReplicaHost, Watched};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -45,7 +45,7 @@ pub struct Site {
     /// The jobs of this master.
     pub jobs: Arc<Jobs>,
     /// Where the replicas of TFJobs run.
-    pub place: Place,
+    pub place: ReplicaHost,
     /// Looks up what images run.
     pub programs: Arc<ProgramSource>,
 }
@@ -57,7 +57,7 @@ pub async fn run(site: Site) {
         match site.cluster.has_our_tfjobs().await {
             Ok(true) => {
                 info!(namespace = site.cluster.namespace(), "following the TFJobs of the namespace");
-                Following::new(&site).run().await;
+                TfJobWatch::new(&site).run().await;
                 is_told = false;
             }
             Ok(false) if !is_told => {
@@ -75,7 +75,7 @@ pub async fn run(site: Site) {
 }
 
 /// Follows the TFJobs of the namespace. In this file, an object is a TFJob of the cluster.
-struct Following {
+struct TfJobWatch {
     site: Site,
     /// The objects, by name.
     tended: BTreeMap<String, Tended>,
@@ -96,7 +96,7 @@ struct Tended {
     _task: AbortOnDropHandle<()>,
 }
 
-impl Following {
+impl TfJobWatch {
     fn new(site: &Site) -> Self {
         let (tended, listing) = (BTreeMap::new(), BTreeSet::new());
         Self { site: site.clone(), tended, listing, is_complete: false, sweep_at: None, sweep: None }
@@ -203,7 +203,7 @@ struct Orphan {
 impl Orphan {
     /// Deletes the job, unless its object exists. Another master may have created the object and the job a moment ago.
     /// This master watches objects and jobs independently, and may know only the job. So ask the API.
-    async fn delete(&self, Site { cluster, jobs, .. }: &Site) -> Result<(), Trouble> {
+    async fn delete(&self, Site { cluster, jobs, .. }: &Site) -> Result<(), ObjectTrouble> {
         let named = ListParams::default().fields(&format!("metadata.name={}", self.job.name));
         let found = call(cluster.tfjobs().list(&named)).await?;
         let is_there = |object: &DynamicObject| {
@@ -222,7 +222,7 @@ impl Orphan {
 
 /// Why a task could not do what its object needs. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum ObjectTrouble {
     #[error(transparent)]
     Job(#[from] JobsError),
     #[error(transparent)]
@@ -239,7 +239,7 @@ struct Tender {
 impl Tender {
     /// Follows the object and its job. Returns when the object no longer exists.
     async fn run(self, mut objects: watch::Receiver<DynamicObject>) {
-        let (mut memory, mut arrivals) = (Memory::default(), self.site.jobs.arrivals());
+        let (mut memory, mut arrivals) = (ObjectMemory::default(), self.site.jobs.arrivals());
         let mut object = self.read(&objects.borrow_and_update(), &memory);
         loop {
             arrivals.borrow_and_update();
@@ -273,25 +273,30 @@ impl Tender {
         }
     }
 
-    fn read(&self, object: &DynamicObject, memory: &Memory) -> Watched {
+    fn read(&self, object: &DynamicObject, memory: &ObjectMemory) -> Watched {
         Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.site.place, memory.programs.known())
     }
 
     /// Does what the object needs. Returns the maximum time until the object must be checked again, or `None` if the
     /// task can wait for a change.
-    async fn act(&self, object: &mut Watched, need: Need, memory: &mut Memory) -> Result<Option<Duration>, Trouble> {
+    async fn act(
+        &self,
+        object: &mut Watched,
+        need: NextStep,
+        memory: &mut ObjectMemory,
+    ) -> Result<Option<Duration>, ObjectTrouble> {
         match need {
-            Need::Nothing => Ok(None),
-            Need::Apply(read) => {
+            NextStep::Nothing => Ok(None),
+            NextStep::Apply(read) => {
                 self.apply(*read, memory).await?;
                 memory.applied = Some(object.generation());
                 Ok(Some(Duration::ZERO))
             }
-            Need::Show(status) => {
+            NextStep::Show(status) => {
                 self.show(object, status).await?;
                 Ok(memory.programs.pause(wall_clock()))
             }
-            Need::LookUp { images, status } => {
+            NextStep::LookUp { images, status } => {
                 if let Some(status) = status {
                     self.show(object, status).await?;
                 }
@@ -299,13 +304,13 @@ impl Tender {
                 *object = object.with_programs(&self.site.place, memory.programs.known());
                 Ok(Some(Duration::ZERO))
             }
-            Need::Wait(pause) => Ok(Some(pause)),
-            Need::Remove => self.remove(object).await.map(|()| None),
+            NextStep::Wait(pause) => Ok(Some(pause)),
+            NextStep::Remove => self.remove(object).await.map(|()| None),
         }
     }
 
     /// Submits or changes the job. A refusal is shown in the object's status.
-    async fn apply(&self, read: Read, memory: &mut Memory) -> Result<(), Trouble> {
+    async fn apply(&self, read: Read, memory: &mut ObjectMemory) -> Result<(), ObjectTrouble> {
         memory.refusal = match self.site.jobs.apply(read).await {
             Ok(_) => None,
             Err(error) if error.is_passing() => return Err(error.into()),
@@ -314,7 +319,7 @@ impl Tender {
         Ok(())
     }
 
-    async fn show(&self, object: &mut Watched, status: Value) -> Result<(), Trouble> {
+    async fn show(&self, object: &mut Watched, status: Value) -> Result<(), ObjectTrouble> {
         let patch = Patch::Merge(object.patch(&status));
         let api = self.site.cluster.tfjobs();
         unless_gone(call(api.patch_status(&self.name, &PatchParams::default(), &patch)).await)?;
@@ -322,7 +327,7 @@ impl Tender {
         Ok(())
     }
 
-    async fn remove(&self, object: &Watched) -> Result<(), Trouble> {
+    async fn remove(&self, object: &Watched) -> Result<(), ObjectTrouble> {
         // Ask the store, not the registry: a job whose record is unreadable still exists, but the registry does not
         // list the job.
         if let Some(job) = object.job()

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use launchers::tfjob::Unknown;
 use protocol::image::{Entrypoint, ImageRef};
 
-use super::pull_secret::{Found, KEY, Kept, find};
+use super::pull_secret::{ImageEntry, KEY, SecretEntry, find};
 use crate::error_chain::error_chain;
 use crate::kube::api::call;
 use crate::kube::{ApiFailure, Cluster};
@@ -53,7 +53,7 @@ impl ProgramSource {
 
     /// The login that these pull secrets contain for an image.
     async fn login(&self, image: &ImageRef, secrets: &BTreeSet<String>) -> Result<Option<Login>, Unknown> {
-        let mut best: Option<(&String, Found)> = None;
+        let mut best: Option<(&String, ImageEntry)> = None;
         for name in secrets.intersection(&self.readable) {
             let found = self.read(name).await?.and_then(|config| find(&config, image));
             if let Some(found) = found
@@ -64,8 +64,8 @@ impl ProgramSource {
         }
         match best.map(|(name, found)| (name, found.kept)) {
             None => Ok(None),
-            Some((_, Kept::Login(login))) => Ok(Some(login)),
-            Some((name, Kept::IdentityToken)) => {
+            Some((_, SecretEntry::Login(login))) => Ok(Some(login)),
+            Some((name, SecretEntry::IdentityToken)) => {
                 Err(Unknown::Final(format!("secret {name} has an identity token, which is not supported")))
             }
         }

@@ -15,7 +15,7 @@ pub(super) const KEY: &str = ".dockerconfigjson";
 
 /// What an entry of a Secret has.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum SecretEntry {
     Login(Login),
     /// An identity token, with which only Docker can log in.
     IdentityToken,
@@ -23,20 +23,20 @@ pub(super) enum Kept {
 
 /// The entry of a Secret for an image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) kept: Kept,
+pub(super) struct ImageEntry {
+    pub(super) kept: SecretEntry,
     fit: Fit,
 }
 
-impl Found {
+impl ImageEntry {
     /// The entry with the greatest rank is used. Any login is better than an identity token.
     pub(super) fn rank(&self) -> (bool, Fit) {
-        (matches!(self.kept, Kept::Login(_)), self.fit)
+        (matches!(self.kept, SecretEntry::Login(_)), self.fit)
     }
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct PullConfig {
     auths: BTreeMap<String, Auth>,
 }
 
@@ -49,26 +49,26 @@ struct Auth {
 }
 
 /// Finds the best entry for an image. `None` if no entry is for this image, or if no such entry can be read.
-pub(super) fn find(config: &[u8], image: &ImageRef) -> Option<Found> {
-    let config: Config = serde_json::from_slice(config).ok()?;
+pub(super) fn find(config: &[u8], image: &ImageRef) -> Option<ImageEntry> {
+    let config: PullConfig = serde_json::from_slice(config).ok()?;
     let of_image = config.auths.into_iter().filter_map(|(key, auth)| {
         let fit = fit(&key, image)?;
-        Some(Found { kept: kept(auth)?, fit })
+        Some(ImageEntry { kept: kept(auth)?, fit })
     });
-    of_image.max_by_key(Found::rank)
+    of_image.max_by_key(ImageEntry::rank)
 }
 
-fn kept(auth: Auth) -> Option<Kept> {
+fn kept(auth: Auth) -> Option<SecretEntry> {
     let Auth { auth, username, password, identitytoken } = auth;
     if identitytoken.is_some_and(|token| !token.is_empty()) {
-        return Some(Kept::IdentityToken);
+        return Some(SecretEntry::IdentityToken);
     }
     let decoded = auth.and_then(|auth| String::from_utf8(STANDARD.decode(auth).ok()?).ok());
     let (user, password) = match &decoded {
         Some(decoded) if !decoded.is_empty() => decoded.split_once(':')?,
         Some(_) | None => (username.as_deref()?, password.as_deref()?),
     };
-    Some(Kept::Login(Login { user: user.to_owned(), password: password.to_owned() }))
+    Some(SecretEntry::Login(Login { user: user.to_owned(), password: password.to_owned() }))
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    fn found(auths: &Value, image: &str) -> Option<Kept> {
+    fn found(auths: &Value, image: &str) -> Option<SecretEntry> {
         find(json!({ "auths": auths }).to_string().as_bytes(), &image.parse().unwrap()).map(|found| found.kept)
     }
 
@@ -85,8 +85,8 @@ mod tests {
         json!({ "auth": STANDARD.encode(format!("{user}:se:cret")) })
     }
 
-    fn login(user: &str) -> Option<Kept> {
-        Some(Kept::Login(Login { user: user.to_owned(), password: "se:cret".to_owned() }))
+    fn login(user: &str) -> Option<SecretEntry> {
+        Some(SecretEntry::Login(Login { user: user.to_owned(), password: "se:cret".to_owned() }))
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn an_identity_token_is_named_and_a_broken_entry_is_no_login() {
         let token = json!({ "auth": STANDARD.encode("00000000:"), "identitytoken": "abc" });
-        assert_eq!(found(&json!({ "r.example": token }), "r.example/mnist"), Some(Kept::IdentityToken));
+        assert_eq!(found(&json!({ "r.example": token }), "r.example/mnist"), Some(SecretEntry::IdentityToken));
         for entry in [json!({}), json!({ "auth": "*" }), json!({ "auth": STANDARD.encode("team") }), json!(1)] {
             assert_eq!(found(&json!({ "r.example": entry }), "r.example/mnist"), None);
         }

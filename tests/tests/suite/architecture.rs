@@ -1,6 +1,7 @@
 //! Checks rules of ARCHITECTURE.md that neither the compiler nor a lint checks.
 
 mod circles;
+mod type_names;
 
 use std::fs;
 use std::process::Command;

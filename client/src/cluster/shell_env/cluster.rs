@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 
 use tokio::process::Command;
 
-use super::Environment;
+use super::ShellVariables;
 use crate::ending::error::Error;
 use crate::output::Notes;
 use crate::output::command_line::command;
@@ -21,7 +21,7 @@ const TRY: &str = "try: kubectl get nodes";
 
 /// Sets the variables for the cluster of kubectl's current context. Tells the user the master's address, how images
 /// reach the nodes, and whether the token is set.
-pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), Error> {
+pub(crate) async fn set_up(env: &mut ShellVariables, notes: &Notes) -> Result<(), Error> {
     let minikube = is_installed("minikube", env);
     let failed = |sentence: String, otherwise: &str| {
         let start = "to start minikube: minikube start --container-runtime=docker";
@@ -36,7 +36,7 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
         Err(reason) => return Err(no_context(&reason)),
     };
     match kubectl(&["get", "nodes", &format!("--output={NODES}")]).await? {
-        Ok(nodes) => match nodes.trim().lines().next().and_then(Node::parse) {
+        Ok(nodes) => match nodes.trim().lines().next().and_then(NodeLine::parse) {
             Some(node) => name_master(env, &context, &node, notes).await,
             None => return Err(Error::master(format!("the cluster of context {context} has no nodes")).hint(TRY)),
         },
@@ -59,19 +59,19 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
 
 /// A line of [`NODES`].
 #[derive(Debug, PartialEq, Eq)]
-struct Node<'a> {
+struct NodeLine<'a> {
     runtime: &'a str,
     address: &'a str,
 }
 
-impl<'a> Node<'a> {
+impl<'a> NodeLine<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_whitespace();
         Some(Self { runtime: words.next()?, address: words.next()? })
     }
 }
 
-async fn name_master(env: &mut Environment, context: &str, node: &Node<'_>, notes: &Notes) {
+async fn name_master(env: &mut ShellVariables, context: &str, node: &NodeLine<'_>, notes: &Notes) {
     let how = choose_images(env, context, node.runtime, notes).await;
     if pass_proxy(env, node.address) {
         notes.say("a proxy is set: added the node to no_proxy and NO_PROXY");
@@ -85,7 +85,7 @@ async fn name_master(env: &mut Environment, context: &str, node: &Node<'_>, note
 }
 
 /// Chooses how images reach the nodes. Returns a phrase about the choice, for the user.
-async fn choose_images(env: &mut Environment, context: &str, runtime: &str, notes: &Notes) -> String {
+async fn choose_images(env: &mut ShellVariables, context: &str, runtime: &str, notes: &Notes) -> String {
     let is_docker = runtime.starts_with("docker://");
     let loader = [("kind", "kind-"), ("k3d", "k3d-")]
         .into_iter()
@@ -113,7 +113,7 @@ async fn choose_images(env: &mut Environment, context: &str, runtime: &str, note
     how.to_owned()
 }
 
-fn load_by(env: &mut Environment, tool: &str, cluster: &str) -> String {
+fn load_by(env: &mut ShellVariables, tool: &str, cluster: &str) -> String {
     set(env, "MUSTER_LOAD", tool);
     set(env, "MUSTER_LOAD_CLUSTER", cluster);
     format!("images are loaded into {tool}'s cluster {cluster}")
@@ -127,7 +127,7 @@ fn exports(text: &str) -> impl Iterator<Item = (String, String)> {
 
 /// Lets requests to the node go around a proxy, because these requests contain the token. Returns whether a proxy is
 /// set.
-fn pass_proxy(env: &mut Environment, address: &str) -> bool {
+fn pass_proxy(env: &mut ShellVariables, address: &str) -> bool {
     let value = |name: &str| env.get(name).filter(|value| !value.is_empty()).cloned();
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
         return false;
@@ -145,7 +145,7 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     true
 }
 
-async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), Error> {
+async fn read_token(env: &mut ShellVariables, notes: &Notes) -> Result<(), Error> {
     match kubectl(&["get", "secret", "muster", &format!("--output={TOKEN}")]).await? {
         Ok(token) if token.trim().is_empty() => notes.say("the Secret muster contains no token"),
         Ok(token) => {
@@ -161,7 +161,7 @@ async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), Error> {
     Ok(())
 }
 
-fn set(env: &mut Environment, name: &str, value: &str) {
+fn set(env: &mut ShellVariables, name: &str, value: &str) {
     env.insert(name.to_owned(), value.to_owned());
 }
 
@@ -196,7 +196,7 @@ async fn output(program: &str, args: &[&str]) -> Option<Output> {
     Command::new(program).args(args).stdin(Stdio::null()).kill_on_drop(true).output().await.ok()
 }
 
-fn is_installed(program: &str, env: &Environment) -> bool {
+fn is_installed(program: &str, env: &ShellVariables) -> bool {
     let path = env.get("PATH").map_or("", String::as_str);
     path.split(':').any(|folder| Path::new(folder).join(program).is_file())
 }
@@ -213,7 +213,7 @@ mod tests {
             (&[("no_proxy", ""), ("NO_PROXY", "")], [Some("n"), Some("n")]),
             (&[("no_proxy", "*")], [Some("*"), None]),
         ] {
-            let mut env: Environment = before.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let mut env: ShellVariables = before.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
             let untouched = env.clone();
             assert!(!pass_proxy(&mut env, "n"));
             assert_eq!(env, untouched, "the variables changed although no proxy is set");

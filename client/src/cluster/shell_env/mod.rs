@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::cluster::set_up;
 
 /// Variables by name.
-pub(crate) type Environment = BTreeMap<String, String>;
+pub(crate) type ShellVariables = BTreeMap<String, String>;
 
 /// The variable with the values from before `client env`, so that they can be restored.
 const MEMORY: &str = "MUSTER_ENV_BEFORE";
@@ -18,7 +18,7 @@ const PATH: &str = "PATH";
 
 /// What `client env` has changed in the environment, with the old values.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Memory {
+struct ShellMemory {
     /// The variables that were changed, each with its old value. `null` if a variable was not set.
     variables: BTreeMap<String, Option<String>>,
     /// The folder added to PATH.
@@ -26,11 +26,11 @@ struct Memory {
 }
 
 /// The environment without the changes of an earlier `client env`.
-pub(crate) fn restored(now: &Environment) -> Environment {
+pub(crate) fn restored(now: &ShellVariables) -> ShellVariables {
     let mut before = now.clone();
     let Some(memory) = before.remove(MEMORY) else { return before };
     // Ignores a memory that cannot be read: `client env` did not write it.
-    let Memory { variables, folder } = serde_json::from_str(&memory).unwrap_or_default();
+    let ShellMemory { variables, folder } = serde_json::from_str(&memory).unwrap_or_default();
     for (name, value) in variables {
         match value {
             Some(value) => before.insert(name, value),
@@ -46,7 +46,7 @@ pub(crate) fn restored(now: &Environment) -> Environment {
 
 /// Adds the memory of `before` to `after`. Also adds `folder` to the PATH of `after`, unless the PATH already has this
 /// folder. A folder with a colon in its path is not added, because colons separate the entries of PATH.
-pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Option<&str>) -> Environment {
+pub(crate) fn remember(before: &ShellVariables, mut after: ShellVariables, folder: Option<&str>) -> ShellVariables {
     let variables = changed(before, &after).into_iter().map(|name| (name.clone(), before.get(name).cloned())).collect();
     let path = after.get(PATH).cloned().unwrap_or_default();
     let added = folder.filter(|folder| !folder.contains(':') && path.split(':').all(|entry| entry != *folder));
@@ -54,8 +54,8 @@ pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Opt
         let path = if path.is_empty() { folder.to_owned() } else { format!("{folder}:{path}") };
         after.insert(PATH.to_owned(), path);
     }
-    let memory = Memory { variables, folder: added.map(str::to_owned) };
-    if memory != Memory::default() {
+    let memory = ShellMemory { variables, folder: added.map(str::to_owned) };
+    if memory != ShellMemory::default() {
         let memory = serde_json::to_string(&memory).expect("text and maps of text are JSON");
         after.insert(MEMORY.to_owned(), memory);
     }
@@ -63,7 +63,7 @@ pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Opt
 }
 
 /// The statements that change `now` to `wanted`, for any shell of the Bourne family.
-pub(crate) fn statements(now: &Environment, wanted: &Environment) -> String {
+pub(crate) fn statements(now: &ShellVariables, wanted: &ShellVariables) -> String {
     let statement = |name: &String| match wanted.get(name) {
         Some(value) => format!("export {name}={}\n", quoted(value)),
         None => format!("unset {name}\n"),
@@ -71,7 +71,7 @@ pub(crate) fn statements(now: &Environment, wanted: &Environment) -> String {
     changed(now, wanted).into_iter().filter(|name| is_name(name)).map(statement).collect()
 }
 
-fn changed<'a>(from: &'a Environment, to: &'a Environment) -> Vec<&'a String> {
+fn changed<'a>(from: &'a ShellVariables, to: &'a ShellVariables) -> Vec<&'a String> {
     let gone = from.keys().filter(|name| !to.contains_key(*name));
     let set = to.iter().filter(|(name, value)| from.get(*name) != Some(value)).map(|(name, _)| name);
     gone.chain(set).collect()
@@ -99,7 +99,7 @@ fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Environment {
+    fn environment(pairs: &[(&str, &str)]) -> ShellVariables {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
@@ -114,6 +114,6 @@ mod tests {
     #[test]
     fn values_are_quoted_and_invalid_names_are_left_out() {
         let wanted = environment(&[("A", "it's $HOME;\n`ls`"), ("B;ls", "x"), ("", "x"), ("1", "x")]);
-        assert_eq!(statements(&Environment::new(), &wanted), "export A='it'\\''s $HOME;\n`ls`'\n");
+        assert_eq!(statements(&ShellVariables::new(), &wanted), "export A='it'\\''s $HOME;\n`ls`'\n");
     }
 }

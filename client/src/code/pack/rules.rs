@@ -22,27 +22,27 @@ const DOCKERIGNORE: &str = ".dockerignore";
 const GITIGNORE: &str = ".gitignore";
 
 /// The rules of one folder to pack.
-pub(super) struct Rules {
+pub(super) struct FolderRules {
     folder: PathBuf,
-    kind: Kind,
+    kind: PatternKind,
 }
 
-enum Kind {
+enum PatternKind {
     Docker(Ignored),
     /// The patterns of the files with this name, from the outermost folder to the current folder.
     Git(&'static str, Vec<Option<Gitignore>>),
 }
 
-impl Rules {
+impl FolderRules {
     pub(super) fn of(folder: &Path) -> Result<Self, Error> {
         let kind = if folder.join(MUSTERIGNORE).exists() {
-            Kind::Git(MUSTERIGNORE, Vec::new())
+            PatternKind::Git(MUSTERIGNORE, Vec::new())
         } else if let Some(text) = text(&folder.join(DOCKERIGNORE))? {
             let file = folder.join(DOCKERIGNORE);
             let wrong = |line| wrong_files(format!("{}: invalid pattern \"{line}\"", file.display()));
-            Kind::Docker(Ignored::parse(&text).map_err(wrong)?)
+            PatternKind::Docker(Ignored::parse(&text).map_err(wrong)?)
         } else {
-            Kind::Git(GITIGNORE, of_repository(folder)?)
+            PatternKind::Git(GITIGNORE, of_repository(folder)?)
         };
         Ok(Self { folder: folder.to_owned(), kind })
     }
@@ -50,8 +50,8 @@ impl Rules {
     /// Enters a folder. `real` is the folder's path on this machine, and `path` is the folder's path in the job.
     pub(super) fn enter(&mut self, real: &Path, path: &Path) -> Result<(), Error> {
         match &mut self.kind {
-            Kind::Docker(_) => {}
-            Kind::Git(name, patterns) => patterns.push(patterns_of(&real.join(*name), &self.folder.join(path))?),
+            PatternKind::Docker(_) => {}
+            PatternKind::Git(name, patterns) => patterns.push(patterns_of(&real.join(*name), &self.folder.join(path))?),
         }
         Ok(())
     }
@@ -59,8 +59,8 @@ impl Rules {
     /// Leaves the folder that was entered last.
     pub(super) fn leave(&mut self) {
         match &mut self.kind {
-            Kind::Docker(_) => {}
-            Kind::Git(_, patterns) => drop(patterns.pop()),
+            PatternKind::Docker(_) => {}
+            PatternKind::Git(_, patterns) => drop(patterns.pop()),
         }
     }
 
@@ -70,8 +70,8 @@ impl Rules {
             return true;
         }
         match &self.kind {
-            Kind::Docker(ignored) => ignored.leaves_out(path, is_folder),
-            Kind::Git(_, patterns) => {
+            PatternKind::Docker(ignored) => ignored.leaves_out(path, is_folder),
+            PatternKind::Git(_, patterns) => {
                 let path = self.folder.join(path);
                 let of_file = |patterns: &Gitignore| match patterns.matched(&path, is_folder) {
                     Match::None => None,
@@ -85,14 +85,14 @@ impl Rules {
 
     /// Whether a path that is left out is named in a .gitignore. Its author thought of git, and perhaps not of jobs.
     pub(super) fn is_by_git(&self, path: &Path) -> bool {
-        matches!(self.kind, Kind::Git(GITIGNORE, _)) && !is_never_sent(path)
+        matches!(self.kind, PatternKind::Git(GITIGNORE, _)) && !is_never_sent(path)
     }
 
     /// Whether a folder that is left out may still contain files that are sent.
     pub(super) fn take_back(&self) -> bool {
         match &self.kind {
-            Kind::Docker(ignored) => ignored.takes_back(),
-            Kind::Git(..) => false,
+            PatternKind::Docker(ignored) => ignored.takes_back(),
+            PatternKind::Git(..) => false,
         }
     }
 }

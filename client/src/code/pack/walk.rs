@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use protocol::code::{CODE_FILES_MAX, ScriptPath};
 
-use super::rules::Rules;
+use super::rules::FolderRules;
 use super::{LEAVE_OUT, NAME_FOLDER, unreadable, wrong_files};
 use crate::ending::error::Error;
 
@@ -54,10 +54,10 @@ pub(crate) enum Scope<'a> {
     Sources(&'a ScriptPath),
 }
 
-struct Walk<'a> {
+struct FolderWalk<'a> {
     listing: &'a mut Listing,
     scope: Scope<'a>,
-    rules: Rules,
+    rules: FolderRules,
     /// The current folder and the folders above it, without links.
     way: Vec<PathBuf>,
     seen: usize,
@@ -70,17 +70,17 @@ impl Listing {
         if !root.is_dir() {
             return Err(wrong_files(format!("{} is not a folder", root.display())).hint(NAME_FOLDER));
         }
-        let rules = Rules::of(&root)?;
+        let rules = FolderRules::of(&root)?;
         let mut listing =
             Self { root: root.clone(), files: Vec::new(), folders: Vec::new(), left_out: Vec::new(), modified: None };
-        let mut walk = Walk { listing: &mut listing, scope, rules, way: Vec::new(), seen: 0 };
+        let mut walk = FolderWalk { listing: &mut listing, scope, rules, way: Vec::new(), seen: 0 };
         walk.folder(&root, Path::new(""))?;
         listing.left_out.sort();
         Ok(listing)
     }
 }
 
-impl Walk<'_> {
+impl FolderWalk<'_> {
     fn folder(&mut self, real: &Path, path: &Path) -> Result<(), Error> {
         if self.way.iter().any(|above| above == real) {
             return Err(link_loop(&self.listing.root.join(path)));

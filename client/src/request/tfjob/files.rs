@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::Document;
+use super::FileObject;
 use crate::ending::error::Error;
 use crate::output::command_line::command;
 use crate::request::unreadable;
@@ -19,7 +19,7 @@ const STDIN: &str = "-";
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// All objects of these files, in their order. `here` is the current folder.
-pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, Error> {
+pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<FileObject>, Error> {
     let mut documents = vec![];
     for path in files {
         if path.as_os_str() == STDIN {
@@ -67,14 +67,14 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The objects of a YAML text. The library refuses duplicate keys, and limits the size of expanded aliases.
-pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, Error> {
+pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<FileObject>, Error> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     let values: Vec<Value> = serde_saphyr::from_multiple_with_options(&as_yaml(text), options)
         .map_err(|error| Error::input(format!("{origin} is not valid YAML: {}", reason(&error))))?;
     let objects: Vec<Value> = values.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
     let is_only = objects.len() == 1;
-    let document = |(place, object): (usize, Value)| Document {
+    let document = |(place, object): (usize, Value)| FileObject {
         origin: if is_only { origin.to_owned() } else { format!("{origin}, object {}", place + 1) },
         folder: folder.to_owned(),
         object,

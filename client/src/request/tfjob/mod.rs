@@ -17,25 +17,28 @@ use crate::ending::error::Error;
 
 /// Separates the TFJobs from objects of other kinds, and returns the names of these. An only object stays, because the
 /// check of the TFJob refuses its kind.
-pub(crate) fn only_tfjobs(documents: Vec<Document>, files: &[PathBuf]) -> Result<(Vec<Document>, Vec<String>), Error> {
+pub(crate) fn only_tfjobs(
+    documents: Vec<FileObject>,
+    files: &[PathBuf],
+) -> Result<(Vec<FileObject>, Vec<String>), Error> {
     if documents.len() == 1 {
         return Ok((documents, vec![]));
     }
     let (others, tfjobs): (Vec<_>, Vec<_>) = documents.into_iter().partition(|one| one.other_kind().is_some());
     if tfjobs.is_empty() {
-        let kinds: BTreeSet<&str> = others.iter().filter_map(Document::other_kind).collect();
+        let kinds: BTreeSet<&str> = others.iter().filter_map(FileObject::other_kind).collect();
         let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
         return Err(Error::input(format!("there is no TFJob in {}, only {kinds}", files::listed(files))));
     }
     let named =
-        |other: &Document| format!("{} {} ({})", other.other_kind().unwrap_or_default(), other.name(), other.origin);
+        |other: &FileObject| format!("{} {} ({})", other.other_kind().unwrap_or_default(), other.name(), other.origin);
     let others = others.iter().map(named).collect();
     Ok((tfjobs, others))
 }
 
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Document {
+pub(crate) struct FileObject {
     /// The file and, if it has several objects, the object's number.
     pub(crate) origin: String,
     /// The folder of the file.
@@ -43,7 +46,7 @@ pub(crate) struct Document {
     pub(crate) object: Value,
 }
 
-impl Document {
+impl FileObject {
     /// The name of the object.
     pub(crate) fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 
-fn documents(text: &str) -> Result<Vec<Document>, String> {
+fn documents(text: &str) -> Result<Vec<FileObject>, String> {
     files::split(text, "job.yaml", Path::new("/jobs")).map_err(|error| error.to_string())
 }
 
@@ -46,7 +46,7 @@ fn from_a_folder_only_yaml_and_json_files_are_read() {
         fs::write(folder.path().join(name), text).unwrap();
     }
     let found = read(&[folder.path().to_owned()], Path::new("/")).unwrap();
-    assert_eq!(found.iter().map(Document::name).collect::<Vec<_>>(), ["a", "b", "d"]);
+    assert_eq!(found.iter().map(FileObject::name).collect::<Vec<_>>(), ["a", "b", "d"]);
     assert_eq!(found[0].folder, folder.path().canonicalize().unwrap());
     let missing = read(&[folder.path().join("c.py"), folder.path().join("none")], Path::new("/"));
     assert!(missing.is_err(), "a missing file was accepted");
@@ -61,12 +61,12 @@ fn a_generated_name_is_completed_once() {
 }
 
 /// A TFJob whose worker has a container with these fields.
-fn with_worker(container: &Value) -> Document {
+fn with_worker(container: &Value) -> FileObject {
     let mut container = container.clone();
     container["name"] = TFJOB_CONTAINER.into();
     let worker = json!({ "template": { "spec": { "containers": [{ "name": "proxy" }, container] } } });
     let object = json!({ "spec": { "tfReplicaSpecs": { "Worker": worker } } });
-    Document { origin: "job.yaml".to_owned(), folder: PathBuf::from("/jobs"), object }
+    FileObject { origin: "job.yaml".to_owned(), folder: PathBuf::from("/jobs"), object }
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn pods_run_the_file_of_the_code_that_has_most_of_the_path_in_the_image() {
             fs::write(folder.path().join(file), "").unwrap();
         }
         let object = json!({ "spec": { "tfReplicaSpecs": { "PS": replica(paths[0]), "Worker": replica(paths[1]) } } });
-        let mut document = Document { origin: "job.yaml".to_owned(), folder: PathBuf::from("/jobs"), object };
+        let mut document = FileObject { origin: "job.yaml".to_owned(), folder: PathBuf::from("/jobs"), object };
         let outcome = document.with_code(&BTreeMap::new(), folder.path());
         match expected {
             Err(why) => assert_eq!(outcome.unwrap_err().to_string(), format!("job.yaml: {why}")),

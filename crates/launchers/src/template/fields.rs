@@ -21,23 +21,23 @@ pub(super) enum Rule {
     /// The field is refused, for this reason. If the value is `false` or 0, the field has no effect.
     Refuse(&'static str),
     /// An object whose fields have these rules.
-    Object(Fields),
+    Object(FieldGroup),
     /// A list of objects whose fields have these rules.
-    Each(Fields),
+    Each(FieldGroup),
     /// The list of containers.
     Containers,
 }
 
 /// Names of fields, and the rule of these fields.
-pub(super) type Fields = &'static [(&'static [&'static str], Rule)];
+pub(super) type FieldGroup = &'static [(&'static [&'static str], Rule)];
 
 /// The rule of a field.
-pub(super) fn rule_of(rules: Fields, name: &str) -> Option<&'static Rule> {
+pub(super) fn rule_of(rules: FieldGroup, name: &str) -> Option<&'static Rule> {
     rules.iter().find(|(known, _)| known.contains(&name)).map(|(_, rule)| rule)
 }
 
 /// The rules of the fields of the object, or of the objects in the list, that has this rule.
-pub(super) fn inner(rule: &Rule) -> Fields {
+pub(super) fn inner(rule: &Rule) -> FieldGroup {
     match rule {
         Rule::Object(rules) | Rule::Each(rules) => rules,
         Rule::Containers => CONTAINER,
@@ -55,13 +55,13 @@ pub(crate) const BESIDE_REPLICAS: &str =
 const NEWER: &str = "it is newer than Kubernetes 1.33, whose fields Muster knows: remove it";
 const FURTHER_RIGHTS: &str = "a container gets no further rights: remove it";
 
-pub(super) const POD_TEMPLATE: Fields = &[
+pub(super) const POD_TEMPLATE: FieldGroup = &[
     (&["apiVersion", "kind", "status"], DropSilently),
     (&["metadata"], Object(METADATA)),
     (&["spec"], Object(POD_SPEC)),
 ];
 
-const METADATA: Fields = &[
+const METADATA: FieldGroup = &[
     (&["labels"], Keep),
     (&["annotations"], Check(confined_by_annotations)),
     (&["name", "generateName"], Drop("it has no effect: pods are named after job and replica")),
@@ -71,7 +71,7 @@ const METADATA: Fields = &[
     (&["ownerReferences"], Refuse("the job owns its pods: remove it")),
 ];
 
-const POD_SPEC: Fields = &[
+const POD_SPEC: FieldGroup = &[
     // The network of the pod.
     (&["dnsConfig", "dnsPolicy", "hostAliases", "hostname", "setHostnameAsFQDN", "subdomain"], Keep),
     (&["hostUsers"], Keep),
@@ -98,7 +98,7 @@ const POD_SPEC: Fields = &[
     (&["shareProcessNamespace"], Refuse("the agent must be process 1 of its container: remove it")),
 ];
 
-const POD_SECURITY: Fields = &[
+const POD_SECURITY: FieldGroup = &[
     (&["fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "supplementalGroups"], Keep),
     (&["appArmorProfile", "seccompProfile"], Object(PROFILE)),
     (&["runAsUser"], Check(not_root)),
@@ -107,12 +107,12 @@ const POD_SECURITY: Fields = &[
 ];
 
 /// A profile of seccomp or AppArmor.
-const PROFILE: Fields = &[(&["type"], Check(confined)), (&["localhostProfile"], Keep)];
+const PROFILE: FieldGroup = &[(&["type"], Check(confined)), (&["localhostProfile"], Keep)];
 
 /// Another SELinux type could give a container all rights on its node.
-const SELINUX: Fields = &[(&["level"], Keep), (&["role", "type", "user"], Refuse(SHARES_THE_NODE))];
+const SELINUX: FieldGroup = &[(&["level"], Keep), (&["role", "type", "user"], Refuse(SHARES_THE_NODE))];
 
-const CONTAINER_SECURITY: Fields = &[
+const CONTAINER_SECURITY: FieldGroup = &[
     (&["readOnlyRootFilesystem", "runAsGroup"], Keep),
     (&["appArmorProfile", "seccompProfile"], Object(PROFILE)),
     (&["capabilities"], Object(&[(&["add"], Refuse(FURTHER_RIGHTS)), (&["drop"], Keep)])),
@@ -123,10 +123,10 @@ const CONTAINER_SECURITY: Fields = &[
     (&["privileged", "procMount"], Refuse(SHARES_THE_NODE)),
 ];
 
-const RESOURCES: Fields = &[(&["claims", "limits", "requests"], Keep)];
+const RESOURCES: FieldGroup = &[(&["claims", "limits", "requests"], Keep)];
 
 /// A container of any kind.
-pub(super) const CONTAINER: Fields = &[
+pub(super) const CONTAINER: FieldGroup = &[
     (&["args", "command", "image", "imagePullPolicy", "name", "workingDir"], Keep),
     (&["resources"], Object(RESOURCES)),
     (&["terminationMessagePath", "terminationMessagePolicy"], Keep),
@@ -155,54 +155,54 @@ const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 const OTHER_HOST: &str = "the node sends this request, perhaps to hosts that the pod cannot reach: remove the field";
 
 /// A probe or a hook.
-const ACTION: Fields = &[
+const ACTION: FieldGroup = &[
     (&["exec", "grpc", "sleep", "terminationGracePeriodSeconds"], Keep),
     (&["failureThreshold", "initialDelaySeconds", "periodSeconds", "successThreshold", "timeoutSeconds"], Keep),
     (&["httpGet"], Object(&[(&["httpHeaders", "path", "port", "scheme"], Keep), (&["host"], Refuse(OTHER_HOST))])),
     (&["tcpSocket"], Object(&[(&["port"], Keep), (&["host"], Refuse(OTHER_HOST))])),
 ];
 
-const PORT: Fields =
+const PORT: FieldGroup =
     &[(&["containerPort", "name", "protocol"], Keep), (&["hostIP", "hostPort"], Refuse(SHARES_THE_NODE))];
 
-const VARIABLE: Fields = &[(&["name", "value"], Keep), (&["valueFrom"], Object(VALUE_SOURCE))];
+const VARIABLE: FieldGroup = &[(&["name", "value"], Keep), (&["valueFrom"], Object(VALUE_SOURCE))];
 
-const VALUE_SOURCE: Fields = &[
+const VALUE_SOURCE: FieldGroup = &[
     (&["fileKeyRef"], Refuse(NEWER)),
     (&["configMapKeyRef", "fieldRef", "resourceFieldRef"], Keep),
     (&["secretKeyRef"], Object(&[(&["name"], Check(not_masters)), (&["key", "optional"], Keep)])),
 ];
 
-const ENV_FROM: Fields = &[
+const ENV_FROM: FieldGroup = &[
     (&["configMapRef", "prefix"], Keep),
     (&["secretRef"], Object(&[(&["name"], Check(not_masters)), (&["optional"], Keep)])),
 ];
 
-const MOUNT: Fields = &[
+const MOUNT: FieldGroup = &[
     (&["name", "readOnly", "subPath", "subPathExpr"], Keep),
     (&["mountPath"], Check(beside_musters_folder)),
     (&["mountPropagation"], Refuse(SHARES_THE_NODE)),
 ];
 
 /// A claim that Kubernetes creates for one pod.
-const NEW_CLAIM: Fields = &[
+const NEW_CLAIM: FieldGroup = &[
     (&["accessModes", "resources", "storageClassName", "volumeAttributesClassName", "volumeMode"], Keep),
     (&["dataSource", "dataSourceRef"], Refuse("it could copy the master's claim: mount an existing claim instead")),
     (&["selector", "volumeName"], Refuse("it could bind the master's volume: mount an existing claim instead")),
 ];
 
-const SECRET_ITEMS: Fields =
+const SECRET_ITEMS: FieldGroup =
     &[(&["name", "secretName"], Check(not_masters)), (&["items", "optional", "defaultMode"], Keep)];
 
 const THROUGH_A_CLAIM: &str = "pods get no volumes of this kind: mount it through a PersistentVolumeClaim";
 
 /// A volume that a driver of the cluster creates for one pod.
-const CSI: Fields = &[
+const CSI: FieldGroup = &[
     (&["driver", "fsType", "readOnly", "volumeAttributes"], Keep),
     (&["nodePublishSecretRef"], Object(&[(&["name"], Check(not_masters))])),
 ];
 
-const VOLUME: Fields = &[
+const VOLUME: FieldGroup = &[
     (&["name"], Check(not_musters_volume)),
     (&["configMap", "downwardAPI", "emptyDir"], Keep),
     (
@@ -219,7 +219,7 @@ const VOLUME: Fields = &[
 ];
 
 /// A source of a projected volume.
-const PROJECTED: Fields = &[
+const PROJECTED: FieldGroup = &[
     (&["configMap", "downwardAPI"], Keep),
     (&["secret"], Object(SECRET_ITEMS)),
     (&["serviceAccountToken"], Refuse("pods get no token for the API")),

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Value, json};
 use serde_path_to_error::{Path, Segment};
 
-use super::fields::{Fields, POD_TEMPLATE, inner, rule_of};
+use super::fields::{FieldGroup, POD_TEMPLATE, inner, rule_of};
 use super::{Findings, is_empty};
 use crate::similar::not_known;
 
@@ -93,7 +93,7 @@ pub(crate) fn not_list(value: &Value) -> String {
 }
 
 /// Removes the fields that `read` lacks, except for fields with a rule, such as fields of newer versions of Kubernetes.
-fn remove_unknown(path: &str, given: &mut Value, read: &Value, rules: Fields, findings: &mut Findings) {
+fn remove_unknown(path: &str, given: &mut Value, read: &Value, rules: FieldGroup, findings: &mut Findings) {
     match given {
         Value::Object(fields) => fields.retain(|name, value| {
             let (path, rule) = (child(path, name), rule_of(rules, name));

@@ -26,14 +26,14 @@ use serde_json::{Map, Value, json};
 
 use self::container::User;
 use self::document::Document;
-use self::policy::Policy;
-use self::roles::Replicas;
+use self::policy::TfJobPolicy;
+use self::roles::ReplicasOfType;
 use crate::template::{Findings, Note, listed};
 
 pub use self::object::object;
 pub use self::programs::{Programs, Unknown};
 pub use self::same::{difference, what_differs};
-pub use self::watched::{Memory, Need, Watched};
+pub use self::watched::{NextStep, ObjectMemory, Watched};
 
 /// The annotation that lets the containers of a TFJob run as root, if the master honours it.
 const ALLOW_ROOT: &str = "muster/allow-root";
@@ -43,7 +43,7 @@ const NAMED_MAX: usize = 20;
 
 /// Where a master runs replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ReplicaHost {
     /// As processes of the master's machine.
     Processes,
     /// As pods of this namespace.
@@ -55,7 +55,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl ReplicaHost {
     /// The namespace of the pods, if there are pods.
     pub fn namespace(&self) -> Option<&str> {
         if let Self::Pods { namespace, .. } = self { Some(namespace) } else { None }
@@ -64,24 +64,24 @@ impl Place {
 
 /// What is known besides the fields of the document: the request's options, the place of the job, and the rights of its
 /// containers.
-struct Given<'a> {
+struct Surroundings<'a> {
     request: &'a TfJobRequest,
-    place: &'a Place,
+    place: &'a ReplicaHost,
     /// Whether containers may run as root.
     allow_root: bool,
 }
 
-impl<'a> Given<'a> {
+impl<'a> Surroundings<'a> {
     fn new(
         request: &'a TfJobRequest,
-        place: &'a Place,
+        place: &'a ReplicaHost,
         annotations: &BTreeMap<String, String>,
         findings: &mut Findings,
     ) -> Self {
         let is_annotated = annotations.get(ALLOW_ROOT).is_some_and(|value| value == "true");
         let by_annotation = match place {
-            Place::Processes => false,
-            Place::Pods { honours_root, .. } => {
+            ReplicaHost::Processes => false,
+            ReplicaHost::Pods { honours_root, .. } => {
                 if is_annotated && !honours_root {
                     let why = "it has no effect: the master runs without --watch-tfjobs=allow-root";
                     findings.warn(&format!("metadata.annotations.{ALLOW_ROOT}"), why);
@@ -113,13 +113,13 @@ impl Read {
 ///
 /// # Errors
 /// Returns the refused fields, each with its path.
-pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
+pub fn read(request: &TfJobRequest, place: &ReplicaHost) -> Result<Read, Vec<Note>> {
     let mut findings = Findings::default();
     let Some(document) = Document::parse(&request.document, &mut findings) else { return Err(findings.refused) };
     let Document { api_version, name, namespace, labels, annotations, mut spec } = document;
     check_namespace(request.options.namespace.as_ref().or(namespace.as_ref()), place, &mut findings);
     let kept_spec = without_templates(spec.to_map());
-    let given = Given::new(request, place, &annotations, &mut findings);
+    let given = Surroundings::new(request, place, &annotations, &mut findings);
     let policy = policy::read(&mut spec, &mut findings);
     let types = spec.object("tfReplicaSpecs", &mut findings);
     let replicas = roles::read(types, &given, policy.priority_class.as_deref(), &mut findings);
@@ -153,8 +153,8 @@ pub fn refusal(notes: &[Note]) -> String {
 }
 
 /// Refuses a namespace that is not the master's: a master runs jobs only in its own namespace.
-fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Findings) {
-    let Place::Pods { namespace, .. } = place else { return };
+fn check_namespace(asked: Option<&String>, place: &ReplicaHost, findings: &mut Findings) {
+    let ReplicaHost::Pods { namespace, .. } = place else { return };
     if let Some(asked) = asked.filter(|asked| *asked != namespace) {
         let why = format!(
             "\"{asked}\" is not the namespace of this master, \"{namespace}\": add -n {namespace}, or ask the master of \
@@ -183,14 +183,19 @@ fn without_templates(spec: Map<String, Value>) -> Map<String, Value> {
 
 /// The contents of `spec`.
 struct Plan {
-    policy: Policy,
-    replicas: Vec<Replicas>,
+    policy: TfJobPolicy,
+    replicas: Vec<ReplicasOfType>,
     wants_all: bool,
     is_dynamic: bool,
 }
 
 impl Plan {
-    fn read(spec: &mut fields::Fields, replicas: Vec<Replicas>, policy: Policy, findings: &mut Findings) -> Self {
+    fn read(
+        spec: &mut fields::Fields,
+        replicas: Vec<ReplicasOfType>,
+        policy: TfJobPolicy,
+        findings: &mut Findings,
+    ) -> Self {
         let success_path = spec.path("successPolicy");
         let wants_all = match spec.text("successPolicy", findings).as_deref() {
             None | Some("" | "Default") => false,
@@ -220,8 +225,8 @@ impl Plan {
     }
 
     /// The job's request. `empty` is a request with the job's name and no other option.
-    fn job(self, empty: JobRequest, given: &Given<'_>, findings: &mut Findings) -> JobRequest {
-        let Given { request, place, allow_root } = given;
+    fn job(self, empty: JobRequest, given: &Surroundings<'_>, findings: &mut Findings) -> JobRequest {
+        let Surroundings { request, place, allow_root } = given;
         let options = &request.options;
         let [chiefs, workers, servers, evaluators] = Role::ALL.map(|role| self.count(role));
         let strategy = if servers > 0 { Strategy::ParameterServer } else { Strategy::AllReduce };
@@ -230,10 +235,10 @@ impl Plan {
             (0, true) => SuccessPolicy::All,
             (0, false) => SuccessPolicy::Worker0,
         };
-        let in_pods = **place != Place::Processes;
+        let in_pods = **place != ReplicaHost::Processes;
         let pod = match place {
-            Place::Processes => PodOptions::default(),
-            Place::Pods { .. } => self.pod(*allow_root, findings),
+            ReplicaHost::Processes => PodOptions::default(),
+            ReplicaHost::Pods { .. } => self.pod(*allow_root, findings),
         };
         let chief_is_master = self.replicas.iter().any(|of_role| of_role.is_master);
         let extra = json!({ "environment": "cloud" }).as_object().cloned().unwrap_or_default();
@@ -265,7 +270,7 @@ impl Plan {
         // All pods of a job have the same `run_as`. With `RunAs::Image`, a pod whose image has the user root never
         // starts, and an unknown user may be root.
         let of_image = users(User::OfImage) && !users(User::Unknown);
-        let graces = self.replicas.iter().filter_map(Replicas::grace_seconds);
+        let graces = self.replicas.iter().filter_map(ReplicasOfType::grace_seconds);
         let options = PodOptions { termination_grace_seconds: graces.max(), allow_root, ..PodOptions::default() };
         if allow_root {
             return options;

@@ -3,8 +3,8 @@
 use protocol::run_policy::{CleanPods, NO_RESTART_LIMIT, RestartRule, RunPolicy, SuccessPolicy};
 
 use super::fields::Fields;
-use super::roles::Replicas;
-use super::{Given, Place};
+use super::roles::ReplicasOfType;
+use super::{ReplicaHost, Surroundings};
 use crate::template::Findings;
 
 /// Fields that were directly under `spec` in early versions, with their names in `runPolicy`.
@@ -27,7 +27,7 @@ const AVAILABLE: &str = "spec.runPolicy.schedulingPolicy.minAvailable";
 
 /// The run policy of a TFJob.
 #[derive(Debug)]
-pub(super) struct Policy {
+pub(super) struct TfJobPolicy {
     clean_pods: CleanPods,
     ttl_seconds: Option<u32>,
     deadline_seconds: Option<u32>,
@@ -39,7 +39,7 @@ pub(super) struct Policy {
 }
 
 /// Reads the policy of a `spec`.
-pub(super) fn read(spec: &mut Fields, findings: &mut Findings) -> Policy {
+pub(super) fn read(spec: &mut Fields, findings: &mut Findings) -> TfJobPolicy {
     let mut policy = spec.object("runPolicy", findings);
     for (old, name) in ONCE_IN_SPEC {
         if let Some(value) = spec.take(old) {
@@ -57,7 +57,7 @@ pub(super) fn read(spec: &mut Fields, findings: &mut Findings) -> Policy {
     let mut scheduling = policy.object("schedulingPolicy", findings);
     scheduling.without_effect("queue", "it has no effect: the cluster's scheduler has no queues", findings);
     scheduling.without_effect("minResources", "it has no effect: a gang starts when all its pods run", findings);
-    let read = Policy {
+    let read = TfJobPolicy {
         clean_pods,
         ttl_seconds: policy.number("ttlSecondsAfterFinished", findings),
         deadline_seconds: policy.number("activeDeadlineSeconds", findings),
@@ -96,7 +96,7 @@ fn check_manager(policy: &mut Fields, findings: &mut Findings) {
     }
 }
 
-impl Policy {
+impl TfJobPolicy {
     /// Checks `minAvailable`. A gang starts as a whole, so a `minAvailable` below the number of replicas has no effect.
     pub(super) fn check_available(&self, replicas: u32, findings: &mut Findings) {
         match self.min_available {
@@ -111,14 +111,19 @@ impl Policy {
     }
 
     /// Maximum restarts. Without a cluster, somebody waits for the job, so even a TFJob without a limit has one.
-    pub(super) fn max_restarts(&self, replicas: &[Replicas], given: &Given<'_>, findings: &mut Findings) -> u32 {
-        let Given { request, place, allow_root: _ } = given;
-        let restarts = |of_role: &Replicas| of_role.count > 0 && of_role.restart != RestartRule::Never;
+    pub(super) fn max_restarts(
+        &self,
+        replicas: &[ReplicasOfType],
+        given: &Surroundings<'_>,
+        findings: &mut Findings,
+    ) -> u32 {
+        let Surroundings { request, place, allow_root: _ } = given;
+        let restarts = |of_role: &ReplicasOfType| of_role.count > 0 && of_role.restart != RestartRule::Never;
         match (request.options.max_restarts.or(self.backoff_limit), place) {
             (Some(limit), _) => limit,
             (None, _) if !replicas.iter().any(restarts) => 0,
-            (None, Place::Pods { .. }) => NO_RESTART_LIMIT,
-            (None, Place::Processes) => {
+            (None, ReplicaHost::Pods { .. }) => NO_RESTART_LIMIT,
+            (None, ReplicaHost::Processes) => {
                 let limit = RunPolicy::default().max_restarts;
                 let why = format!("it is missing: without a cluster, the job then restarts at most {limit} times");
                 findings.warn(BACKOFF_LIMIT, format!("{why}. To set another limit, use --max-restarts"));
@@ -128,7 +133,12 @@ impl Policy {
     }
 
     /// The run policy of the job.
-    pub(super) fn run_policy(&self, replicas: &[Replicas], max_restarts: u32, success: SuccessPolicy) -> RunPolicy {
+    pub(super) fn run_policy(
+        &self,
+        replicas: &[ReplicasOfType],
+        max_restarts: u32,
+        success: SuccessPolicy,
+    ) -> RunPolicy {
         let default = RunPolicy::default();
         RunPolicy {
             max_restarts,

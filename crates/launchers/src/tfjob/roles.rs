@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::container::{self, User};
 use super::fields::Fields;
-use super::{Given, Place, local};
+use super::{ReplicaHost, Surroundings, local};
 use crate::template::{Allowed, Findings, Note, checked, misread};
 
 /// The replicas of one type.
-pub(super) struct Replicas {
+pub(super) struct ReplicasOfType {
     /// The type, as the TFJob writes it.
     pub(super) name: String,
     pub(super) role: Role,
@@ -29,7 +29,7 @@ pub(super) struct Replicas {
     pub(super) group: Option<Group>,
 }
 
-impl Replicas {
+impl ReplicasOfType {
     /// The time from SIGTERM to SIGKILL, if the template sets it.
     pub(super) fn grace_seconds(&self) -> Option<NonZeroU32> {
         let template = self.group.as_ref()?.template.as_ref()?;
@@ -42,12 +42,12 @@ impl Replicas {
 /// Reads all types of replicas.
 pub(super) fn read(
     types: Fields,
-    given: &Given<'_>,
+    given: &Surroundings<'_>,
     priority_class: Option<&str>,
     findings: &mut Findings,
-) -> Vec<Replicas> {
+) -> Vec<ReplicasOfType> {
     let mut types = types;
-    let mut all: Vec<Replicas> = vec![];
+    let mut all: Vec<ReplicasOfType> = vec![];
     for name in types.names() {
         let path = types.path(&name);
         let Some(role) = role_of_type(&name) else {
@@ -68,10 +68,10 @@ pub(super) fn read(
 fn of_type(
     fields: Fields,
     (name, role): (&str, Role),
-    given: &Given<'_>,
+    given: &Surroundings<'_>,
     priority_class: Option<&str>,
     findings: &mut Findings,
-) -> Replicas {
+) -> ReplicasOfType {
     let mut fields = fields;
     let path = fields.own_path().to_owned();
     let count = fields.number("replicas", findings).unwrap_or(1);
@@ -97,7 +97,7 @@ fn of_type(
         _ => of_template(template, (&path, name), given, findings),
     };
     let group = group.map(|(command, template)| Group { command, template: Some(template), ..Group::new(role, count) });
-    Replicas { name: name.to_owned(), role, is_master, count, restart, user, group }
+    ReplicasOfType { name: name.to_owned(), role, is_master, count, restart, user, group }
 }
 
 type Runnable = (Vec<String>, Template);
@@ -106,10 +106,10 @@ type Runnable = (Vec<String>, Template);
 fn of_template(
     template: Value,
     (path, name): (&str, &str),
-    given: &Given<'_>,
+    given: &Surroundings<'_>,
     findings: &mut Findings,
 ) -> (User, Option<Runnable>) {
-    let Given { request, place, allow_root } = given;
+    let Surroundings { request, place, allow_root } = given;
     let mut template = template;
     let path = format!("{path}.template");
     let Some(position) = container::position(&template) else {
@@ -131,13 +131,13 @@ fn of_template(
     }
     let named = |pod: Value| Template { container: TFJOB_CONTAINER.to_owned(), tf_port, pod };
     match place {
-        Place::Processes => {
+        ReplicaHost::Processes => {
             local::simplify(&mut template, (&path, position), &request.options, findings);
             let command = command.and_then(|command| local::command(command, &at, findings));
             findings.refuse_others(misread(&given).into_iter().map(|note| within(note, &path)));
             (user, command.map(|command| (command, named(template))))
         }
-        Place::Pods { .. } => {
+        ReplicaHost::Pods { .. } => {
             container::check_variables(container, &at, findings);
             let template = named(given);
             check(&template, &path, *allow_root, findings);

@@ -15,7 +15,7 @@ use super::object::object;
 use super::programs::{Programs, Unknown, needed};
 use super::same::difference_at;
 use super::status::{condition, keep_times, status};
-use super::{ALLOW_ROOT, Place, Read, difference, read};
+use super::{ALLOW_ROOT, Read, ReplicaHost, difference, read};
 use crate::template::{Note, listed};
 use crate::timestamp::{time_of, timestamp};
 
@@ -56,7 +56,7 @@ struct Lacks {
 
 /// What a master remembers of an object. The memory of a new master is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct ObjectMemory {
     /// Whether the object had a job.
     pub had_job: bool,
     /// The newest generation of the object that the master has accepted or refused.
@@ -69,7 +69,7 @@ pub struct Memory {
 
 /// What to do next for an object.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Need {
+pub enum NextStep {
     /// Nothing, until the object or the job changes.
     Nothing,
     /// Submit the job, or change it.
@@ -94,7 +94,7 @@ pub enum Need {
 impl Watched {
     /// Reads an object for a master whose replicas run in `place`. `known` has the programs of images, by the names of
     /// the images.
-    pub fn of(object: &Value, place: &Place, known: &BTreeMap<String, Entrypoint>) -> Self {
+    pub fn of(object: &Value, place: &ReplicaHost, known: &BTreeMap<String, Entrypoint>) -> Self {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
         let uid = text("uid");
@@ -124,7 +124,7 @@ impl Watched {
     }
 
     /// Reads the object again, with these programs.
-    pub fn with_programs(&self, place: &Place, known: &BTreeMap<String, Entrypoint>) -> Self {
+    pub fn with_programs(&self, place: &ReplicaHost, known: &BTreeMap<String, Entrypoint>) -> Self {
         Self::of(&self.object, place, known)
     }
 
@@ -148,14 +148,14 @@ impl Watched {
     }
 
     /// What to do next, at this time. `job` is the job with the object's name.
-    pub fn need(&self, job: Option<&JobView>, memory: &Memory, now: UnixMillis) -> Need {
+    pub fn need(&self, job: Option<&JobView>, memory: &ObjectMemory, now: UnixMillis) -> NextStep {
         if let Some(own) = job.filter(|job| self.owns(job)) {
             return self.need_of(own, memory, now);
         }
         let is_of_earlier_object = job.is_some_and(|job| job.spec.object_uid().is_some());
         match &self.read {
-            _ if memory.had_job => Need::Remove,
-            _ if self.has_ended() || is_of_earlier_object => Need::Nothing,
+            _ if memory.had_job => NextStep::Remove,
+            _ if self.has_ended() || is_of_earlier_object => NextStep::Nothing,
             _ if self.newest_condition().is_some() && self.waits_since().is_none() => self.failed(
                 "Cancelled",
                 "its job is not on record any more: create the TFJob again to run the job again",
@@ -165,14 +165,14 @@ impl Watched {
             Err(notes) => self.failed("FailedValidation", &listed(notes), now),
             Ok(read) => match &memory.refusal {
                 Some(refusal) => self.failed("FailedValidation", refusal, now),
-                None => Need::Apply(Box::new(read.clone())),
+                None => NextStep::Apply(Box::new(read.clone())),
             },
         }
     }
 
     /// What to do next for an object whose job waits for the programs of images.
-    fn need_of_programs(&self, notes: &[Note], memory: &Memory, now: UnixMillis) -> Need {
-        let Some(Lacks { images, start_timeout }) = &self.lacks else { return Need::Nothing };
+    fn need_of_programs(&self, notes: &[Note], memory: &ObjectMemory, now: UnixMillis) -> NextStep {
+        let Some(Lacks { images, start_timeout }) = &self.lacks else { return NextStep::Nothing };
         let (programs, mut reasons, mut is_final) = (&memory.programs, vec![], false);
         for image in images.keys() {
             let unknown = programs.unknown(image);
@@ -195,9 +195,9 @@ impl Watched {
         keep_times(&mut status["conditions"], &self.status()["conditions"]);
         let status = (without(&[TIME], &status) != without(&[TIME], self.status())).then_some(status);
         match (programs.pause(now), status) {
-            (None, status) => Need::LookUp { images: images.clone(), status },
-            (Some(_), Some(status)) => Need::Show(status),
-            (Some(pause), None) => Need::Wait(pause),
+            (None, status) => NextStep::LookUp { images: images.clone(), status },
+            (Some(_), Some(status)) => NextStep::Show(status),
+            (Some(pause), None) => NextStep::Wait(pause),
         }
     }
 
@@ -209,15 +209,15 @@ impl Watched {
     }
 
     /// What to do next for an object with this job.
-    fn need_of(&self, job: &JobView, memory: &Memory, now: UnixMillis) -> Need {
+    fn need_of(&self, job: &JobView, memory: &ObjectMemory, now: UnixMillis) -> NextStep {
         let is_known =
             memory.applied == Some(self.generation) || self.status()["observedGeneration"] == self.generation;
         let refusal = memory.refusal.clone().filter(|_| memory.applied == Some(self.generation));
         let ignored = self.ignored(job, now).or(refusal);
         if let (Ok(read), None, None, false) = (&self.read, &ignored, &job.result, is_known) {
-            return Need::Apply(Box::new(read.clone()));
+            return NextStep::Apply(Box::new(read.clone()));
         }
-        let Some(Origin::TfJob(origin)) = &job.spec.origin else { return Need::Nothing };
+        let Some(Origin::TfJob(origin)) = &job.spec.origin else { return NextStep::Nothing };
         let mut status = status(job, origin, now);
         status["observedGeneration"] = self.generation.into();
         let newest = status["conditions"].as_array_mut().and_then(|conditions| conditions.last_mut());
@@ -226,9 +226,9 @@ impl Watched {
         }
         keep_times(&mut status["conditions"], &self.status()["conditions"]);
         if without(&[TIME], &status) == without(&[TIME], self.status()) {
-            return Need::Nothing;
+            return NextStep::Nothing;
         }
-        self.pause(&status, now).map_or(Need::Show(status), Need::Wait)
+        self.pause(&status, now).map_or(NextStep::Show(status), NextStep::Wait)
     }
 
     /// How long to wait before this status is written, if only counts of replicas have changed. During a launch, the
@@ -270,8 +270,8 @@ impl Watched {
         matches!(self.newest_condition(), Some("Succeeded" | "Failed"))
     }
 
-    fn failed(&self, reason: &str, message: &str, now: UnixMillis) -> Need {
-        Need::Show(json!({
+    fn failed(&self, reason: &str, message: &str, now: UnixMillis) -> NextStep {
+        NextStep::Show(json!({
             "conditions": [condition("Failed", reason, message, now)],
             "replicaStatuses": {},
             "observedGeneration": self.generation,

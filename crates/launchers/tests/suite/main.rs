@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use launchers::template::Note;
-use launchers::tfjob::{Place, Read, difference, object, read};
+use launchers::tfjob::{Read, ReplicaHost, difference, object, read};
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
@@ -42,9 +42,9 @@ fn read_text(document: &str) -> Result<Read, Vec<Note>> {
     let options: TfJobOptions = serde_json::from_value(part("options")).expect("not options");
     let entrypoints = serde_json::from_value(part("entrypoints")).expect("not entrypoints");
     let place = match given["place"].as_str() {
-        Some("processes") => Place::Processes,
-        Some("pods that may be root") => Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: true },
-        _ => Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: false },
+        Some("processes") => ReplicaHost::Processes,
+        Some("pods that may be root") => ReplicaHost::Pods { namespace: NAMESPACE.to_owned(), honours_root: true },
+        _ => ReplicaHost::Pods { namespace: NAMESPACE.to_owned(), honours_root: false },
     };
     read(&TfJobRequest { document: document.to_owned(), entrypoints, options }, &place)
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use launchers::tfjob::{Memory, Need, Place, Programs, Unknown, Watched};
+use launchers::tfjob::{NextStep, ObjectMemory, Programs, ReplicaHost, Unknown, Watched};
 use protocol::ids::UnixMillis;
 use protocol::image::Entrypoint;
 use protocol::origin::Origin;
@@ -23,8 +23,8 @@ fn without_command(change: impl Fn(&mut Value)) -> Value {
     })
 }
 
-fn watched(object: &Value, memory: &Memory) -> Watched {
-    let place = Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: false };
+fn watched(object: &Value, memory: &ObjectMemory) -> Watched {
+    let place = ReplicaHost::Pods { namespace: NAMESPACE.to_owned(), honours_root: false };
     Watched::of(object, &place, memory.programs.known())
 }
 
@@ -34,10 +34,10 @@ fn python() -> Entrypoint {
 }
 
 /// The memory of a master whose look-up of [`IMAGE`] had this outcome.
-fn after(outcome: Result<Entrypoint, Unknown>) -> Memory {
+fn after(outcome: Result<Entrypoint, Unknown>) -> ObjectMemory {
     let mut programs = Programs::default();
     programs.note(vec![(IMAGE.to_owned(), outcome)], NOW);
-    Memory { programs, ..Memory::default() }
+    ObjectMemory { programs, ..ObjectMemory::default() }
 }
 
 fn later(by: Duration) -> UnixMillis {
@@ -45,16 +45,16 @@ fn later(by: Duration) -> UnixMillis {
 }
 
 /// The look-up that an object needs: its images with their pull secrets, and the message of the condition.
-fn look_up(object: &Value, memory: &Memory, now: UnixMillis) -> (Value, Option<Value>) {
+fn look_up(object: &Value, memory: &ObjectMemory, now: UnixMillis) -> (Value, Option<Value>) {
     let need = watched(object, memory).need(None, memory, now);
-    let Need::LookUp { images, status } = need else { panic!("{need:?}") };
+    let NextStep::LookUp { images, status } = need else { panic!("{need:?}") };
     (json!(images), status)
 }
 
 #[test]
 fn a_container_without_a_command_needs_the_program_of_its_image_and_a_condition_says_so() {
     let plain = without_command(|_| {});
-    let (images, status) = look_up(&plain, &Memory::default(), NOW);
+    let (images, status) = look_up(&plain, &ObjectMemory::default(), NOW);
     assert_eq!(images, json!({ IMAGE: [] }));
     let condition = &status.expect("no status")["conditions"][0];
     assert_eq!((&condition["type"], &condition["reason"]), (&json!("Created"), &json!("TFJobImageProgram")));
@@ -65,23 +65,23 @@ fn a_container_without_a_command_needs_the_program_of_its_image_and_a_condition_
         let pod = &mut object["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"];
         pod["imagePullSecrets"] = json!([{ "name": "team" }, { "name": "hub" }]);
     });
-    assert_eq!(look_up(&secrets, &Memory::default(), NOW).0, json!({ IMAGE: ["hub", "team"] }));
+    assert_eq!(look_up(&secrets, &ObjectMemory::default(), NOW).0, json!({ IMAGE: ["hub", "team"] }));
 }
 
 #[test]
 fn a_found_program_becomes_the_command_and_stays_on_record() {
     let (plain, memory) = (without_command(|_| {}), after(Ok(python())));
-    let Need::Apply(read) = watched(&plain, &memory).need(None, &memory, NOW) else { panic!("no job") };
+    let NextStep::Apply(read) = watched(&plain, &memory).need(None, &memory, NOW) else { panic!("no job") };
     assert_eq!(read.spec.groups[0].command, ["python", "/mnist.py"]);
     let Some(Origin::TfJob(origin)) = &read.spec.origin else { panic!("no TFJob") };
     assert_eq!(origin.programs, BTreeMap::from([(IMAGE.to_owned(), python())]));
 
     // A new master takes the program from the record, although the tag may name another image today.
     let view = view_of(&read.spec, &json!({}));
-    let mut new = Memory::default();
+    let mut new = ObjectMemory::default();
     assert!(new.programs.recall(&view.spec));
     assert!(!new.programs.recall(&view.spec));
-    let Need::Apply(again) = watched(&plain, &new).need(Some(&view), &new, NOW) else { panic!("no change") };
+    let NextStep::Apply(again) = watched(&plain, &new).need(Some(&view), &new, NOW) else { panic!("no change") };
     assert_eq!(again, read);
 }
 
@@ -92,21 +92,24 @@ fn a_registry_that_does_not_answer_is_asked_again_until_the_start_timeout() {
     let mut plain = without_command(|object| {
         object["spec"]["runPolicy"] = json!({ "schedulingPolicy": { "scheduleTimeoutSeconds": 60 } });
     });
-    let Need::Show(status) = watched(&plain, &memory).need(None, &memory, NOW) else { panic!("no status") };
+    let NextStep::Show(status) = watched(&plain, &memory).need(None, &memory, NOW) else { panic!("no status") };
     let message = status["conditions"][0]["message"].as_str().expect("no message");
     assert_eq!(message, format!("TFJob mnist waits for the program of its image; image mnist:1: {outage}"));
     plain["status"] = status;
-    assert_eq!(watched(&plain, &memory).need(None, &memory, NOW), Need::Wait(Duration::from_secs(5)));
+    assert_eq!(watched(&plain, &memory).need(None, &memory, NOW), NextStep::Wait(Duration::from_secs(5)));
 
     // The pauses grow.
     let next = later(Duration::from_secs(5));
     assert_eq!(look_up(&plain, &memory, next), (json!({ IMAGE: [] }), None));
     memory.programs.note(vec![(IMAGE.to_owned(), Err(Unknown::Passing(outage.to_owned())))], next);
-    assert_eq!(watched(&plain, &memory).need(None, &memory, next), Need::Wait(Duration::from_secs(10)));
+    assert_eq!(watched(&plain, &memory).need(None, &memory, next), NextStep::Wait(Duration::from_secs(10)));
 
     // A new master counts from the condition, and asks once.
     let late = later(Duration::from_secs(60));
-    assert!(matches!(watched(&plain, &Memory::default()).need(None, &Memory::default(), late), Need::LookUp { .. }));
+    assert!(matches!(
+        watched(&plain, &ObjectMemory::default()).need(None, &ObjectMemory::default(), late),
+        NextStep::LookUp { .. }
+    ));
     let shown = newest(&watched(&plain, &memory).need(None, &memory, late));
     assert_eq!(
         shown,
@@ -134,8 +137,8 @@ fn a_refused_look_up_and_an_image_without_a_program_fail_the_object_at_once() {
 #[test]
 fn an_object_with_another_fault_and_an_object_that_has_ended_need_no_look_up() {
     let broken = without_command(|object| object["spec"]["wrong"] = json!(1));
-    let shown = newest(&watched(&broken, &Memory::default()).need(None, &Memory::default(), NOW));
+    let shown = newest(&watched(&broken, &ObjectMemory::default()).need(None, &ObjectMemory::default(), NOW));
     assert!(shown.contains("spec.wrong: this field is not known"), "{shown}");
     let ended = without_command(|object| object["status"] = json!({ "conditions": [{ "type": "Failed" }] }));
-    assert_eq!(watched(&ended, &Memory::default()).need(None, &Memory::default(), NOW), Need::Nothing);
+    assert_eq!(watched(&ended, &ObjectMemory::default()).need(None, &ObjectMemory::default(), NOW), NextStep::Nothing);
 }

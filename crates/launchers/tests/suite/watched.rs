@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use launchers::tfjob::{Memory, Need, Place, Watched};
+use launchers::tfjob::{NextStep, ObjectMemory, ReplicaHost, Watched};
 use protocol::ids::UnixMillis;
 use protocol::view::JobView;
 use serde_json::{Value, json};
@@ -32,18 +32,20 @@ fn watched(object: &Value) -> Watched {
 
 /// The object as a master reads it. `honours_root` says whether this master honours the annotation for root.
 fn watched_by(honours_root: bool, object: &Value) -> Watched {
-    Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned(), honours_root }, &BTreeMap::new())
+    Watched::of(object, &ReplicaHost::Pods { namespace: NAMESPACE.to_owned(), honours_root }, &BTreeMap::new())
 }
 
 /// The job of this object, with these fields of its view.
 pub(super) fn job(object: &Value, more: &Value) -> JobView {
-    let Need::Apply(read) = watched(object).need(None, &Memory::default(), NOW) else { panic!("{object} has no job") };
+    let NextStep::Apply(read) = watched(object).need(None, &ObjectMemory::default(), NOW) else {
+        panic!("{object} has no job")
+    };
     view_of(&read.spec, more)
 }
 
 /// The newest condition of the status to be written, as `REASON: MESSAGE`.
-pub(super) fn newest(need: &Need) -> String {
-    let Need::Show(status) = need else { panic!("{need:?}") };
+pub(super) fn newest(need: &NextStep) -> String {
+    let NextStep::Show(status) = need else { panic!("{need:?}") };
     let newest = status["conditions"].as_array().expect("no conditions").last().expect("no condition");
     format!("{}: {}", newest["reason"].as_str().expect("not text"), newest["message"].as_str().expect("not text"))
 }
@@ -51,26 +53,29 @@ pub(super) fn newest(need: &Need) -> String {
 #[test]
 fn an_object_without_a_job_gets_a_job_only_once() {
     let plain = object(|_| {});
-    let new = Memory::default();
-    assert!(matches!(watched(&plain).need(None, &new, NOW), Need::Apply(_)));
+    let new = ObjectMemory::default();
+    assert!(matches!(watched(&plain).need(None, &new, NOW), NextStep::Apply(_)));
     for ended in ["Succeeded", "Failed"] {
         let ended = object(|object| object["status"] = json!({ "conditions": [{ "type": ended }] }));
-        assert_eq!(watched(&ended).need(None, &new, NOW), Need::Nothing);
+        assert_eq!(watched(&ended).need(None, &new, NOW), NextStep::Nothing);
     }
     let begun = object(|object| object["status"] = json!({ "conditions": [{ "type": "Running" }] }));
     assert!(newest(&watched(&begun).need(None, &new, NOW)).starts_with("TFJobCancelled: its job is not on record"));
-    let had_job = Memory { had_job: true, ..Memory::default() };
-    assert_eq!(watched(&begun).need(None, &had_job, NOW), Need::Remove);
+    let had_job = ObjectMemory { had_job: true, ..ObjectMemory::default() };
+    assert_eq!(watched(&begun).need(None, &had_job, NOW), NextStep::Remove);
 }
 
 #[test]
 fn an_object_that_is_refused_has_failed() {
     let unknown = object(|object| object["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = json!(2));
-    let shown = newest(&watched(&unknown).need(None, &Memory::default(), NOW));
+    let shown = newest(&watched(&unknown).need(None, &ObjectMemory::default(), NOW));
     assert!(shown.starts_with("TFJobFailedValidation: spec.tfReplicaSpecs.Worker."), "{shown}");
 
-    let refused =
-        Memory { refusal: Some("another job has this name".to_owned()), applied: Some(1), ..Memory::default() };
+    let refused = ObjectMemory {
+        refusal: Some("another job has this name".to_owned()),
+        applied: Some(1),
+        ..ObjectMemory::default()
+    };
     let shown = newest(&watched(&object(|_| {})).need(None, &refused, NOW));
     assert_eq!(shown, "TFJobFailedValidation: another job has this name");
 }
@@ -79,34 +84,35 @@ fn an_object_that_is_refused_has_failed() {
 fn an_object_waits_for_the_end_of_the_job_of_its_predecessor() {
     let before = job(&object(|_| {}), &json!({}));
     let created_again = object(|object| object["metadata"]["uid"] = "two".into());
-    assert_eq!(watched(&created_again).need(Some(&before), &Memory::default(), NOW), Need::Nothing);
+    assert_eq!(watched(&created_again).need(Some(&before), &ObjectMemory::default(), NOW), NextStep::Nothing);
 }
 
 #[test]
 fn a_status_is_written_only_when_it_changes() {
-    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, ..Memory::default() });
+    let (plain, applied) =
+        (object(|_| {}), ObjectMemory { applied: Some(1), had_job: true, ..ObjectMemory::default() });
     let active = json!({ "replicas": [{ "replica": "worker-0", "state": "running", "pod": "mnist-worker-0" }] });
-    let Need::Show(status) = watched(&plain).need(Some(&job(&plain, &active)), &applied, NOW) else {
+    let NextStep::Show(status) = watched(&plain).need(Some(&job(&plain, &active)), &applied, NOW) else {
         panic!("the new status is not written")
     };
     assert_eq!(status["observedGeneration"], 1);
     let shown = object(|object| object["status"] = status.clone());
     let later = UnixMillis(NOW.0 + 60_000);
     // `observedGeneration` tells a new master that this version of the object was applied.
-    assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
+    assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &ObjectMemory::default(), later), NextStep::Nothing);
 
     // A new master may compute other times for the same events. The times in the object then stay.
     let ran = |at: u64| {
         let times = json!({ "accepted": NOW, "started": at });
         job(&plain, &json!({ "state": "running", "times": times }))
     };
-    let Need::Show(status) = watched(&plain).need(Some(&ran(NOW.0 + 5_000)), &applied, NOW) else {
+    let NextStep::Show(status) = watched(&plain).need(Some(&ran(NOW.0 + 5_000)), &applied, NOW) else {
         panic!("the new status is not written")
     };
     let running = object(|object| object["status"] = status.clone());
-    assert_eq!(watched(&running).need(Some(&ran(NOW.0 + 9_000)), &Memory::default(), later), Need::Nothing);
+    assert_eq!(watched(&running).need(Some(&ran(NOW.0 + 9_000)), &ObjectMemory::default(), later), NextStep::Nothing);
 
-    let Need::Show(next) = watched(&shown).need(Some(&job(&plain, &json!({}))), &applied, later) else {
+    let NextStep::Show(next) = watched(&shown).need(Some(&job(&plain, &json!({}))), &applied, later) else {
         panic!("the changed status is not written")
     };
     let patch = watched(&shown).patch(&next);
@@ -116,21 +122,22 @@ fn a_status_is_written_only_when_it_changes() {
 
 #[test]
 fn if_only_counts_change_the_status_is_written_at_most_every_thirty_seconds() {
-    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, ..Memory::default() });
-    let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
+    let (plain, applied) =
+        (object(|_| {}), ObjectMemory { applied: Some(1), had_job: true, ..ObjectMemory::default() });
+    let NextStep::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
         panic!("the new status is not written")
     };
     let shown = watched(&object(|object| object["status"] = created.clone()));
     let replicas = json!([{ "replica": "worker-0", "state": "joined", "pod": "mnist-worker-0" }]);
     let joined = job(&plain, &json!({ "replicas": replicas }));
     let after = |seconds: u64| UnixMillis(NOW.0 + 1000 * seconds);
-    assert_eq!(shown.need(Some(&joined), &applied, after(3)), Need::Wait(Duration::from_secs(27)));
-    assert!(matches!(shown.need(Some(&joined), &applied, after(30)), Need::Show(_)));
+    assert_eq!(shown.need(Some(&joined), &applied, after(3)), NextStep::Wait(Duration::from_secs(27)));
+    assert!(matches!(shown.need(Some(&joined), &applied, after(30)), NextStep::Show(_)));
     let mut unheard = watched(&plain);
     unheard.wrote(created);
     assert_eq!(
         unheard.need(Some(&joined), &applied, after(3)),
-        Need::Wait(Duration::from_secs(27)),
+        NextStep::Wait(Duration::from_secs(27)),
         "the status is written again too early after a write that the watch has not yet reported"
     );
     let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
@@ -139,7 +146,7 @@ fn if_only_counts_change_the_status_is_written_at_most_every_thirty_seconds() {
 
 #[test]
 fn a_change_of_an_object_is_applied_or_named_in_the_newest_condition() {
-    let (plain, before) = (object(|_| {}), Memory { applied: Some(1), had_job: true, ..Memory::default() });
+    let (plain, before) = (object(|_| {}), ObjectMemory { applied: Some(1), had_job: true, ..ObjectMemory::default() });
     let job = job(&plain, &json!({}));
     let edited = |path: &str, value: Value| {
         object(|object| {
@@ -152,7 +159,7 @@ fn a_change_of_an_object_is_applied_or_named_in_the_newest_condition() {
         object["metadata"]["generation"] = 2.into();
         object["spec"]["runPolicy"] = json!({ "suspend": true });
     });
-    let Need::Apply(read) = watched(&suspended).need(Some(&job), &before, NOW) else {
+    let NextStep::Apply(read) = watched(&suspended).need(Some(&job), &before, NOW) else {
         panic!("the change is not applied")
     };
     assert!(read.is_suspended);
@@ -167,7 +174,7 @@ fn a_change_of_an_object_is_applied_or_named_in_the_newest_condition() {
 #[test]
 fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_master() {
     let plain = object(|_| {});
-    let (job, new) = (job(&plain, &json!({})), Memory::default());
+    let (job, new) = (job(&plain, &json!({})), ObjectMemory::default());
     let edited = |change: fn(&mut Value)| {
         let status = json!({ "observedGeneration": 1, "conditions": [{ "type": "Created" }] });
         watched(&object(|object| {
@@ -175,7 +182,7 @@ fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_master() {
             change(object);
         }))
     };
-    let Need::Apply(read) =
+    let NextStep::Apply(read) =
         edited(|object| object["spec"]["runPolicy"] = json!({ "suspend": true })).need(Some(&job), &new, NOW)
     else {
         panic!("the change is not applied")
@@ -192,13 +199,15 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
         object["metadata"]["annotations"]["muster/allow-root"] = "true".into();
         object["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["securityContext"] = json!({ "runAsUser": 0 });
     };
-    let (annotated, new) = (object(wants_root), Memory::default());
+    let (annotated, new) = (object(wants_root), ObjectMemory::default());
     let refused = newest(&watched(&annotated).need(None, &new, NOW));
     assert!(
         refused.contains("or the annotation muster/allow-root: \"true\" if the master has --watch-tfjobs=allow-root"),
         "{refused}"
     );
-    let Need::Apply(read) = watched_by(true, &annotated).need(None, &new, NOW) else { panic!("root is not allowed") };
+    let NextStep::Apply(read) = watched_by(true, &annotated).need(None, &new, NOW) else {
+        panic!("root is not allowed")
+    };
     assert!(read.spec.pod.allow_root);
     let without = object(|object| {
         wants_root(object);
@@ -209,7 +218,8 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
     // If the annotation is added after the job was created, it is ignored, and the status names it. The master does not
     // read other annotations.
     let plain = object(|_| {});
-    let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, ..Memory::default() });
+    let (job, applied) =
+        (job(&plain, &json!({})), ObjectMemory { applied: Some(1), had_job: true, ..ObjectMemory::default() });
     let later = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
     let shown = newest(&watched_by(true, &later).need(Some(&job), &applied, NOW));
     assert!(shown.ends_with("; the change of metadata.annotations.muster/allow-root is ignored"), "{shown}");
@@ -221,7 +231,8 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
 #[test]
 fn a_master_that_begins_to_honour_the_annotation_for_root_leaves_the_job_as_it_is() {
     let annotated = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
-    let (job, applied) = (job(&annotated, &json!({})), Memory { applied: Some(1), had_job: true, ..Memory::default() });
+    let (job, applied) =
+        (job(&annotated, &json!({})), ObjectMemory { applied: Some(1), had_job: true, ..ObjectMemory::default() });
     let shown = newest(&watched_by(true, &annotated).need(Some(&job), &applied, NOW));
     let expected = "; this master reads the TFJob differently than the master that created the job: ";
     assert!(shown.ends_with(&format!("{expected}the job is not changed")), "{shown}");

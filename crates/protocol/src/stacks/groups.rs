@@ -5,7 +5,7 @@ use crate::ids::ReplicaId;
 
 /// Replicas with equal stacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct StackGroup {
     /// The replicas, ordered by role and index. A replica appears as often as it has such a stack.
     pub replicas: Vec<ReplicaId>,
     /// The stack of the first replica, outermost call first. Never empty.
@@ -21,14 +21,14 @@ const PROGRAM_OF_WARM: &str = "<string>";
 /// Stacks are equal if the names of their files and functions are equal. Outside libraries, their lines must be equal
 /// too. In a library, a wait may be a loop. Folders do not count, because replicas may have the same code in different
 /// folders.
-pub fn grouped(stacks: impl IntoIterator<Item = (ReplicaId, Vec<Frame>)>) -> Vec<Group> {
+pub fn grouped(stacks: impl IntoIterator<Item = (ReplicaId, Vec<Frame>)>) -> Vec<StackGroup> {
     let mut stacks: Vec<_> = stacks.into_iter().filter(|(_, frames)| !frames.is_empty()).collect();
     stacks.sort_by_key(|(replica, _)| *replica);
-    let mut groups: Vec<Group> = vec![];
+    let mut groups: Vec<StackGroup> = vec![];
     for (replica, frames) in stacks {
         match groups.iter_mut().find(|group| are_equal(&group.frames, &frames)) {
             Some(group) => group.replicas.push(replica),
-            None => groups.push(Group { replicas: vec![replica], frames }),
+            None => groups.push(StackGroup { replicas: vec![replica], frames }),
         }
     }
     groups.sort_by_key(|group| std::cmp::Reverse(group.replicas.len()));

@@ -7,7 +7,7 @@ mod sentence;
 use serde::{Deserialize, Serialize};
 
 pub use self::dump::{Frame, Thread, is_library, place_in, threads};
-pub use self::groups::{Group, grouped, main_thread, other_threads};
+pub use self::groups::{StackGroup, grouped, main_thread, other_threads};
 pub use self::sentence::{SENTENCE_JSON_BYTES, sentence};
 
 use crate::ids::ReplicaId;

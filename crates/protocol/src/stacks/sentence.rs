@@ -58,7 +58,7 @@ const CALLS: [&str; 9] = ["flock", "fsync", "listdir", "open", "read", "readline
 
 /// Where a stack is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct StackPlace {
     doing: Doing,
     /// The name of the file and the number of the line.
     at: (String, u32),
@@ -77,7 +77,7 @@ enum Doing {
 
 /// Says where the main threads of all replicas are. At most [`SENTENCE_JSON_BYTES`] in JSON.
 pub fn sentence(replicas: &[ReplicaStacks]) -> String {
-    let mut places: BTreeMap<Place, Vec<ReplicaId>> = BTreeMap::new();
+    let mut places: BTreeMap<StackPlace, Vec<ReplicaId>> = BTreeMap::new();
     let mut reasons: BTreeMap<&str, Vec<ReplicaId>> = BTreeMap::new();
     for stacks in replicas {
         match main_thread(stacks).and_then(|frames| place(&frames)) {
@@ -115,7 +115,7 @@ fn listed<K: Ord>(
     texts.join(between)
 }
 
-fn at_place(Place { doing, at: (file, line) }: &Place, replicas: &[ReplicaId], count: usize) -> String {
+fn at_place(StackPlace { doing, at: (file, line) }: &StackPlace, replicas: &[ReplicaId], count: usize) -> String {
     let (is, waits) = if replicas.len() == 1 { ("is", "waits") } else { ("are", "wait") };
     let who = names(replicas, count);
     match doing {
@@ -137,7 +137,7 @@ fn names(replicas: &[ReplicaId], count: usize) -> String {
 }
 
 /// Where a stack is: at the innermost line outside libraries, and in what this line calls.
-fn place(frames: &[Frame]) -> Option<Place> {
+fn place(frames: &[Frame]) -> Option<StackPlace> {
     let own = frames.iter().rposition(|frame| !frame.is_library());
     // A comprehension or a lambda is a part of the function around it.
     let is_part = |frame: &Frame| frame.function.starts_with('<') && frame.function != "<module>";
@@ -147,7 +147,7 @@ fn place(frames: &[Frame]) -> Option<Place> {
         // If the script itself has such a function, the line that calls it says more than a line of the function.
         let is_own = own.is_some() && collective(&inner[0].function).is_some();
         let caller = before.iter().rev().find(|frame| is_own && !frame.is_library());
-        return Some(Place { doing: Doing::Waits(name.to_owned()), at: at_line(caller.unwrap_or(&inner[0])) });
+        return Some(StackPlace { doing: Doing::Waits(name.to_owned()), at: at_line(caller.unwrap_or(&inner[0])) });
     }
     let (line, called) = frames[own.unwrap_or(0)..].split_first()?;
     let doing = match (own, called) {
@@ -158,7 +158,7 @@ fn place(frames: &[Frame]) -> Option<Place> {
         }
         (Some(_), [.., last]) => doing(&called.iter().find(|frame| is_telling(frame)).unwrap_or(last).function),
     };
-    Some(Place { doing, at: at_line(line) })
+    Some(StackPlace { doing, at: at_line(line) })
 }
 
 /// Whether the name of a library's function says what it does. Decorators wrap most functions of TensorFlow and torch.

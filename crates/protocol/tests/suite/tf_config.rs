@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 
 use protocol::env::{self, EnvName};
 use protocol::ids::{ReplicaId, Role};
-use protocol::tf_config::{Cluster, MEMBERS_MAX, TfConfig};
+use protocol::tf_config::{MEMBERS_MAX, TfCluster, TfConfig};
 use serde_json::json;
 
 /// A TensorFlow cluster on one machine. The replicas have the ports from 2000 on, in the given order.
-fn cluster(replicas: &[&str]) -> Cluster {
+fn cluster(replicas: &[&str]) -> TfCluster {
     let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
-    Cluster::new(&(2000..).zip(replicas).map(member).collect())
+    TfCluster::new(&(2000..).zip(replicas).map(member).collect())
 }
 
-fn tf_config(cluster: &Cluster, replica: &str) -> String {
+fn tf_config(cluster: &TfCluster, replica: &str) -> String {
     let id: ReplicaId = replica.parse().expect(replica);
     serde_json::to_string(&TfConfig { cluster, task: id.into(), sizes: None, extra: &serde_json::Map::new() })
         .expect("TF_CONFIG could not be written as JSON")
@@ -45,8 +45,11 @@ fn addresses_are_sorted_by_index_and_not_by_text() {
 fn a_cluster_reads_back() {
     let members = cluster(&["chief-0", "worker-0", "ps-0"]);
     let json = serde_json::to_string(&members).expect("not JSON");
-    assert_eq!(serde_json::from_str::<Cluster>(&json).expect("not a cluster"), members);
-    assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("an empty cluster is refused"), Cluster::default());
+    assert_eq!(serde_json::from_str::<TfCluster>(&json).expect("not a cluster"), members);
+    assert_eq!(
+        serde_json::from_value::<TfCluster>(json!({})).expect("an empty cluster is refused"),
+        TfCluster::default()
+    );
 }
 
 /// The longest TF_CONFIG with this many members. It has the longest addresses, all roles of a cluster and the longest
@@ -58,7 +61,7 @@ fn longest(members: u32) -> String {
         worker => ReplicaId { role: Role::Worker, index: worker - 2 },
     };
     let address = SocketAddr::from(([255, 255, 255, 255], 65_535));
-    let cluster = Cluster::new(&(0..members).map(|place| (id(place), address)).collect::<BTreeMap<_, _>>());
+    let cluster = TfCluster::new(&(0..members).map(|place| (id(place), address)).collect::<BTreeMap<_, _>>());
     tf_config(&cluster, "evaluator-99999")
 }
 

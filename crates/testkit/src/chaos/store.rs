@@ -8,7 +8,7 @@ use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
 use super::{Chaos, Deed, Struck};
-use master::store::{CodeCopies, CodeCopy, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored, Version};
+use master::store::{CodeCopies, CodeCopy, CopyOutcome, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 
 /// A store. Faults can strike before and after calls that change a record, or keep or read code.
 pub struct ChaosStore {
@@ -86,7 +86,7 @@ impl JobStore for ChaosStore {
 
 #[async_trait]
 impl CodeCopies for ChaosStore {
-    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError> {
+    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<CopyOutcome, StoreError> {
         self.chaos.around(Some(Deed::KeepCode), self.inner_copies().keep(id, content), unavailable).await
     }
 

@@ -5,8 +5,8 @@ use protocol::ids::{JobName, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
 use master::store::{
-    CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, FORMAT, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored,
-    Version, amend,
+    CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, CopyOutcome, FORMAT, JobRecord, JobStore, StoreError, StoreEvent,
+    Stored, Version, amend,
 };
 
 /// Runs the suite on an empty store.
@@ -37,7 +37,7 @@ fn code() -> CodeId {
     Manifest::new(vec![]).expect("not a manifest").id()
 }
 
-async fn keep(copies: &dyn CodeCopies, content: &[u8]) -> Kept {
+async fn keep(copies: &dyn CodeCopies, content: &[u8]) -> CopyOutcome {
     copies.keep(code(), content).await.expect("could not keep the copy")
 }
 
@@ -59,7 +59,7 @@ async fn the_largest_copy_is_read_back_and_is_no_record(store: &dyn JobStore, co
     let largest: Vec<u8> = (0..CODE_COPY_BYTES_MAX).map(|index| (index % 251) as u8).collect();
     let kept = keep(copies, &largest).await;
     assert_eq!(content(copies).await, Some(largest));
-    let Kept::New(copy) = kept else { panic!("the first copy is not new: {kept:?}") };
+    let CopyOutcome::New(copy) = kept else { panic!("the first copy is not new: {kept:?}") };
     assert_eq!(listed(copies).await, [copy]);
     let records =
         (records.expect("could not list the records"), store.list().await.expect("could not list the records"));
@@ -80,7 +80,9 @@ async fn the_largest_copy_is_read_back_and_is_no_record(store: &dyn JobStore, co
 
 async fn a_copy_of_another_content_is_replaced(copies: &dyn CodeCopies) {
     let before = listed(copies).await;
-    let Kept::New(new) = keep(copies, b"small").await else { panic!("a copy with other content did not count as new") };
+    let CopyOutcome::New(new) = keep(copies, b"small").await else {
+        panic!("a copy with other content did not count as new")
+    };
     assert_eq!(content(copies).await.as_deref(), Some(b"small".as_slice()));
     assert_ne!(before[0].uid, new.uid);
     assert_eq!(listed(copies).await, [new]);
@@ -88,7 +90,7 @@ async fn a_copy_of_another_content_is_replaced(copies: &dyn CodeCopies) {
 
 async fn only_an_unchanged_copy_is_removed(copies: &dyn CodeCopies) {
     let before = listed(copies).await.remove(0);
-    let Kept::Renewed(renewed) = keep(copies, b"small").await else { panic!("the same copy is not renewed") };
+    let CopyOutcome::Renewed(renewed) = keep(copies, b"small").await else { panic!("the same copy is not renewed") };
     assert_eq!(before.uid, renewed.uid);
     assert_ne!(before.version, renewed.version);
     copies.remove(&before).await.expect("the removal of an outdated version returned an error");

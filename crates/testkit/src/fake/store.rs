@@ -12,7 +12,9 @@ use tokio::sync::{mpsc, watch};
 use master::code::is_copy_of;
 use master::mutex::Mutex;
 use master::store::watchers::Watchers;
-use master::store::{CodeCopies, CodeCopy, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored, Unkept, Version};
+use master::store::{
+    CodeCopies, CodeCopy, CopyOutcome, JobRecord, JobStore, StoreError, StoreEvent, Stored, Unkept, Version,
+};
 
 /// A store in memory.
 #[derive(Debug, Clone, Default)]
@@ -166,17 +168,17 @@ impl JobStore for FakeStore {
 
 #[async_trait]
 impl CodeCopies for FakeStore {
-    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError> {
+    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<CopyOutcome, StoreError> {
         let content = content.to_vec();
         let keep = move |inner: &mut Inner| {
             let before = inner.codes.get(&id).map(|(_, before)| before.clone());
             let usable = before.filter(|before| *before == content || is_copy_of(id, before));
             let (is_new, content) = (usable.is_none(), usable.unwrap_or(content));
             if is_new && inner.is_full() {
-                return Kept::Not(Unkept::Refused("exceeded quota".to_owned()));
+                return CopyOutcome::Not(Unkept::Refused("exceeded quota".to_owned()));
             }
             let copy = inner.write_copy(id, content);
-            if is_new { Kept::New(copy) } else { Kept::Renewed(copy) }
+            if is_new { CopyOutcome::New(copy) } else { CopyOutcome::Renewed(copy) }
         };
         Ok(self.with(keep).await)
     }

@@ -17,13 +17,13 @@ pub(super) struct Unheard(Arc<AtomicU32>);
 
 /// Counts one agent until it is dropped.
 #[derive(Debug)]
-pub struct Asked(Unheard);
+pub struct UnheardAgent(Unheard);
 
 impl Unheard {
     /// Counts an agent while it is asked for its first answer.
-    pub(super) fn ask(&self) -> Asked {
+    pub(super) fn ask(&self) -> UnheardAgent {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Asked(self.clone())
+        UnheardAgent(self.clone())
     }
 
     fn pause_max(&self) -> Duration {
@@ -31,14 +31,14 @@ impl Unheard {
     }
 }
 
-impl Asked {
+impl UnheardAgent {
     /// Limits `pause` to the maximum for the present number of agents.
     pub fn limit(&self, pause: Duration) -> Duration {
         pause.min(self.0.pause_max())
     }
 }
 
-impl Drop for Asked {
+impl Drop for UnheardAgent {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ mod tests {
         let first = unheard.ask();
         assert_eq!(first.limit(long), Duration::from_millis(200));
         assert_eq!(first.limit(Duration::from_millis(10)), Duration::from_millis(10));
-        let others: Vec<Asked> = (0..4999).map(|_| unheard.ask()).collect();
+        let others: Vec<UnheardAgent> = (0..4999).map(|_| unheard.ask()).collect();
         assert_eq!(first.limit(long), Duration::from_secs(5));
         drop(others);
         assert_eq!(first.limit(long), Duration::from_millis(200));

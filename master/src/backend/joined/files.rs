@@ -15,9 +15,9 @@ use crate::host::files::{names_in, put};
 
 /// The folder of all messages.
 #[derive(Debug)]
-pub(super) struct Files(PathBuf);
+pub(super) struct MessageFolder(PathBuf);
 
-impl Files {
+impl MessageFolder {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self(folder)
     }

@@ -29,8 +29,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use self::files::Files;
-use self::places::{Choice, Places};
+use self::files::MessageFolder;
+use self::places::{MessageEffects, Places};
 use super::{BackendError, Machines, PodBackend, PodSpec, PodTable, Refusal};
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agents::token::AgentKey;
@@ -38,10 +38,10 @@ use crate::mutex::Mutex;
 
 /// The back end for machines that join.
 #[derive(Clone)]
-pub struct JoinedBackend(Arc<Shared>);
+pub struct JoinedBackend(Arc<SharedMachines>);
 
-struct Shared {
-    files: Files,
+struct SharedMachines {
+    files: MessageFolder,
     /// Locked by the task that handles a machine's message, so that messages are handled one after another.
     turn: tokio::sync::Mutex<()>,
     agents: AgentClient,
@@ -57,10 +57,10 @@ impl JoinedBackend {
     /// Fails if a folder or a message cannot be read, because a script may still run on the machine that sent the
     /// message.
     pub fn open(folder: PathBuf, key: AgentKey, lease_of: impl Fn(&JobKey) -> Option<Lease>) -> io::Result<Self> {
-        let files = Files::new(folder);
+        let files = MessageFolder::new(folder);
         let found = files.read()?;
         let (turn, agents, jobs) = (tokio::sync::Mutex::default(), AgentClient::new(), Mutex::default());
-        let shared = Arc::new(Shared { files, turn, agents, key, jobs });
+        let shared = Arc::new(SharedMachines { files, turn, agents, key, jobs });
         for (job, replica, message) in found {
             match (lease_of(&job), message) {
                 (None, _) => shared.files.remove(&job, replica),
@@ -85,7 +85,7 @@ struct Leaving {
     lease: Lease,
 }
 
-impl Shared {
+impl SharedMachines {
     /// Calls `change` with the places of one job. Then removes the job from `jobs` if it has no pods and no watchers.
     fn with_job<T>(&self, job: &JobKey, change: impl FnOnce(&mut Places) -> T) -> T {
         let mut jobs = self.jobs.lock();
@@ -107,7 +107,7 @@ impl Shared {
     async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let _turn = self.turn.lock().await;
         let boot_id = message.boot_id.clone();
-        let Choice { place, news } = self.with_job(&job, |places| places.choose(message));
+        let MessageEffects { place, news } = self.with_job(&job, |places| places.choose(message));
         for news in news {
             let (shared, key) = (Arc::clone(&self), job.clone());
             let write = move || shared.files.write(&key, news.replica, &news.message).map(|()| news);

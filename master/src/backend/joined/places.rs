@@ -21,15 +21,15 @@ pub(super) struct Places {
 }
 
 /// The changes that a machine's message causes.
-pub(super) struct Choice {
+pub(super) struct MessageEffects {
     /// The machine's place. `None` if the machine waits for a place, must leave its place, or has left.
     pub(super) place: Option<ReplicaId>,
     /// The messages to write, first to disk and then to the table of pods.
-    pub(super) news: Vec<News>,
+    pub(super) news: Vec<MachineNews>,
 }
 
 /// A new message about the machine of a pod.
-pub(super) struct News {
+pub(super) struct MachineNews {
     pub(super) replica: ReplicaId,
     pub(super) message: JoinRequest,
     incarnation: Incarnation,
@@ -52,18 +52,20 @@ impl Places {
     }
 
     /// Decides what a machine's message changes.
-    pub(super) fn choose(&self, message: JoinRequest) -> Choice {
+    pub(super) fn choose(&self, message: JoinRequest) -> MessageEffects {
         let known = self.machines.iter().find(|(_, known)| known.boot_id == message.boot_id).map(|(id, _)| *id);
         match (known, message.left) {
-            (Some(id), None) => Choice { place: Some(id).filter(|id| !self.endings.contains_key(id)), news: vec![] },
-            (Some(id), Some(_)) => Choice { place: None, news: self.news(id, message).into_iter().collect() },
-            (None, Some(_)) => Choice { place: None, news: vec![] },
+            (Some(id), None) => {
+                MessageEffects { place: Some(id).filter(|id| !self.endings.contains_key(id)), news: vec![] }
+            }
+            (Some(id), Some(_)) => MessageEffects { place: None, news: self.news(id, message).into_iter().collect() },
+            (None, Some(_)) => MessageEffects { place: None, news: vec![] },
             (None, None) => self.choose_place(message),
         }
     }
 
     /// Chooses a place for a machine that has none.
-    fn choose_place(&self, message: JoinRequest) -> Choice {
+    fn choose_place(&self, message: JoinRequest) -> MessageEffects {
         // Only one agent can listen at an address, so an earlier agent with this address has ended.
         let earlier = self.machines.iter().find(|(_, known)| known.address == message.address);
         let killed = earlier
@@ -72,16 +74,16 @@ impl Places {
         let place =
             message.place.filter(|id| is_free(*id)).or_else(|| self.table.find(|_, pod| is_waiting(&pod.state)));
         let joins = place.and_then(|id| self.news(id, message));
-        Choice { place, news: killed.into_iter().chain(joins).collect() }
+        MessageEffects { place, news: killed.into_iter().chain(joins).collect() }
     }
 
-    fn news(&self, replica: ReplicaId, message: JoinRequest) -> Option<News> {
+    fn news(&self, replica: ReplicaId, message: JoinRequest) -> Option<MachineNews> {
         let incarnation = self.table.get(replica)?.incarnation;
-        Some(News { replica, message, incarnation })
+        Some(MachineNews { replica, message, incarnation })
     }
 
     /// Updates a pod with a message that is on disk. If the pod no longer exists, changes nothing and returns false.
-    pub(super) fn occupy(&mut self, News { replica, message, incarnation }: News) -> bool {
+    pub(super) fn occupy(&mut self, MachineNews { replica, message, incarnation }: MachineNews) -> bool {
         let exists = self.table.has(replica, &incarnation);
         if exists {
             self.table.set(replica, state_of(&message));

@@ -32,11 +32,11 @@ const BYTES_MAX: usize = 900 * 1024;
 pub(super) struct AgentMap {
     maps: Api<ConfigMap>,
     map: ConfigMap,
-    state: Mutex<State>,
+    state: Mutex<MapState>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum MapState {
     /// No job has needed the ConfigMap yet.
     Unchecked,
     /// The ConfigMap with this uid exists. Its content is this master's agent, and is immutable.
@@ -51,12 +51,12 @@ impl AgentMap {
         // Higher levels take twice the time at the start of each master, and save less than 1 %.
         let mut gzip = GzEncoder::new(vec![], Compression::default());
         let packed = gzip.write_all(agent).and_then(|()| gzip.finish()).expect("a Vec accepts all bytes");
-        (packed.len() <= BYTES_MAX).then(|| Self { maps, map: map(packed), state: Mutex::new(State::Unchecked) })
+        (packed.len() <= BYTES_MAX).then(|| Self { maps, map: map(packed), state: Mutex::new(MapState::Unchecked) })
     }
 
     /// The name of the ConfigMap; `None` if pods cannot use it.
     pub(super) fn name(&self) -> Option<String> {
-        (*self.state.lock() != State::Refused).then(|| self.map.name_any())
+        (*self.state.lock() != MapState::Refused).then(|| self.map.name_any())
     }
 
     /// Creates the ConfigMap, unless it exists.
@@ -65,7 +65,7 @@ impl AgentMap {
     /// [`ApiFailure`], if the API may accept the ConfigMap later.
     pub(super) async fn ensure(&self) -> Result<(), ApiFailure> {
         let state = self.ensured().await?;
-        if state == State::Refused && *self.state.lock() != State::Refused {
+        if state == MapState::Refused && *self.state.lock() != MapState::Refused {
             warn!(
                 config_map = self.map.name_any(),
                 "cannot keep the agent in a ConfigMap; pods copy it from the image"
@@ -75,23 +75,23 @@ impl AgentMap {
         Ok(())
     }
 
-    async fn ensured(&self) -> Result<State, ApiFailure> {
+    async fn ensured(&self) -> Result<MapState, ApiFailure> {
         let name = self.map.name_any();
         let known = self.state.lock().clone();
-        if let State::Exists(uid) = known
+        if let MapState::Exists(uid) = known
             && call(self.maps.get_metadata_opt(&name)).await?.is_some_and(|found| found.metadata.uid == uid)
         {
-            return Ok(State::Exists(uid));
+            return Ok(MapState::Exists(uid));
         }
         match call(self.maps.create(&PostParams::default(), &self.map)).await {
-            Ok(created) => Ok(State::Exists(created.metadata.uid)),
+            Ok(created) => Ok(MapState::Exists(created.metadata.uid)),
             Err(failure) if failure.says_exists() => {
                 let found = call(self.maps.get(&name)).await?;
                 let is_same = found.binary_data == self.map.binary_data && found.immutable == Some(true);
-                Ok(if is_same { State::Exists(found.metadata.uid) } else { State::Refused })
+                Ok(if is_same { MapState::Exists(found.metadata.uid) } else { MapState::Refused })
             }
             Err(failure) if failure.is_passing() => Err(failure),
-            Err(_) => Ok(State::Refused),
+            Err(_) => Ok(MapState::Refused),
         }
     }
 

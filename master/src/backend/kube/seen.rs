@@ -21,7 +21,7 @@ use crate::mutex::Mutex;
 /// The pods that a master has created and that the watch has reported.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeenPods {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<PodTables>>,
     /// Notified at each event.
     events: watch::Sender<()>,
 }
@@ -41,7 +41,7 @@ pub(super) struct SeenPod {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct PodTables {
     tables: HashMap<JobKey, watch::Sender<PodTable>>,
     /// The number of tables when unneeded tables were last removed.
     tables_after_removal: usize,
@@ -88,7 +88,7 @@ impl SeenPods {
     }
 }
 
-impl Inner {
+impl PodTables {
     /// Subscribes to a job's table. When the number of tables has doubled, removes the tables that nobody needs.
     fn table(&mut self, job: &JobKey) -> watch::Receiver<PodTable> {
         let table = self.tables.entry(job.clone()).or_default().subscribe();

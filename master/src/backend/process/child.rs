@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// What a child must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum ChildOrder {
     /// Keep running.
     Live,
     /// End, and remove the pod.
@@ -75,7 +75,7 @@ impl ChildError {
 pub(super) async fn run(
     launcher: &Launcher,
     (pod, started): (&PodSpec, Started),
-    mut orders: watch::Receiver<Order>,
+    mut orders: watch::Receiver<ChildOrder>,
     state: impl Fn(PodState),
 ) -> PodState {
     let Started { mut child, lifeline, claim } = started;
@@ -106,8 +106,8 @@ pub(super) async fn run(
             let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
             let order = *orders.borrow();
             match order {
-                Order::Delete => end_soon(&mut child, lifeline, pid).await,
-                Order::Live | Order::Abandon => end(&mut child, lifeline).await,
+                ChildOrder::Delete => end_soon(&mut child, lifeline, pid).await,
+                ChildOrder::Live | ChildOrder::Abandon => end(&mut child, lifeline).await,
             }
             child.wait().await
         }
@@ -191,8 +191,8 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
 }
 
 /// Waits for an order to end the child. A closed channel is such an order, too.
-async fn ordered_to_end(orders: &mut watch::Receiver<Order>) {
-    let _ = orders.wait_for(|order| *order != Order::Live).await;
+async fn ordered_to_end(orders: &mut watch::Receiver<ChildOrder>) {
+    let _ = orders.wait_for(|order| *order != ChildOrder::Live).await;
 }
 
 fn pid_of(child: &Child) -> Option<Pid> {
@@ -277,9 +277,9 @@ mod tests {
         let spec = JobSpec::try_from(request).expect("an invalid job");
         let job = JobKey { name: spec.name.clone(), uid: "uid".to_owned() };
         let pod = PodSpec::new(job, &spec, "worker-0".parse().expect("not a replica"), String::new());
-        for order in [Order::Delete, Order::Abandon] {
+        for order in [ChildOrder::Delete, ChildOrder::Abandon] {
             let started = start(&launcher, &pod).expect("the agent does not start");
-            let (orders, receiver) = watch::channel(Order::Live);
+            let (orders, receiver) = watch::channel(ChildOrder::Live);
             let ordering = async { orders.send_modify(|now| *now = order) };
             let running = run(&launcher, (&pod, started), receiver, |state| panic!("{state:?}"));
             let (last, ()) = tokio::join!(running, ordering);

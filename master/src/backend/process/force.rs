@@ -30,7 +30,8 @@ pub(super) async fn kill_tree(agent: Pid) {
 /// The living descendants of a process, according to `/proc` (proc_pid_stat(5)).
 fn descendants(ancestor: Pid) -> Vec<Pid> {
     let ancestor = ancestor.as_raw_nonzero().get();
-    let living: BTreeMap<i32, i32> = pids().filter_map(|pid| Some((pid, parent(pid, State::Living)?))).collect();
+    let living: BTreeMap<i32, i32> =
+        pids().filter_map(|pid| Some((pid, parent(pid, ProcessFilter::Living)?))).collect();
     let descends = |pid: &i32| {
         let parents = std::iter::successors(Some(*pid), |pid| living.get(pid).copied());
         // The parents can form a cycle if a new process has the number of a process that ended during the search.
@@ -42,7 +43,7 @@ fn descendants(ancestor: Pid) -> Vec<Pid> {
 
 /// The children of a process, also those that have ended and are not reaped.
 pub(super) fn children(of: Pid) -> HashSet<Pid> {
-    let is_child = |pid: &i32| parent(*pid, State::Any) == Some(of.as_raw_nonzero().get());
+    let is_child = |pid: &i32| parent(*pid, ProcessFilter::Any) == Some(of.as_raw_nonzero().get());
     pids().filter(is_child).filter_map(Pid::from_raw).collect()
 }
 
@@ -54,17 +55,17 @@ fn pids() -> impl Iterator<Item = i32> {
 
 /// Which processes to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ProcessFilter {
     Living,
     Any,
 }
 
 /// The parent of a process. `None` if there is no such process in this state.
-fn parent(pid: i32, wanted: State) -> Option<i32> {
+fn parent(pid: i32, wanted: ProcessFilter) -> Option<i32> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in brackets. The name may contain any character, even spaces and brackets.
     let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
     let state = fields.next()?;
-    fields.next()?.parse().ok().filter(|_| wanted == State::Any || !matches!(state, "Z" | "X"))
+    fields.next()?.parse().ok().filter(|_| wanted == ProcessFilter::Any || !matches!(state, "Z" | "X"))
 }

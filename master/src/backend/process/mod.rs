@@ -29,7 +29,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use self::child::{Order, Started};
+use self::child::{ChildOrder, Started};
 pub use self::orphans::Orphans;
 use self::ports::Ports;
 use self::run_dir::RunDirs;
@@ -75,7 +75,7 @@ struct Launcher {
 #[derive(Debug, Default)]
 struct JobPods {
     table: Table,
-    orders: HashMap<ReplicaId, watch::Sender<Order>>,
+    orders: HashMap<ReplicaId, watch::Sender<ChildOrder>>,
     /// Ended pods whose folders are being removed.
     removed: BTreeSet<ReplicaId>,
 }
@@ -109,7 +109,7 @@ impl ProcessBackend {
         changed
     }
 
-    async fn carry(self, pod: PodSpec, started: Started, orders: watch::Receiver<Order>) {
+    async fn carry(self, pod: PodSpec, started: Started, orders: watch::Receiver<ChildOrder>) {
         let set = |state: PodState| {
             self.with_job(&pod.job.name, |pods| pods.table.set(pod.replica, state));
         };
@@ -118,7 +118,7 @@ impl ProcessBackend {
         // The order is read under the lock. If the order to delete comes after this, `delete` itself finds the ended
         // pod and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
-            let stays = *orders.borrow() != Order::Delete;
+            let stays = *orders.borrow() != ChildOrder::Delete;
             if stays {
                 pods.table.set(pod.replica, last);
             } else {
@@ -201,7 +201,7 @@ impl PodBackend for ProcessBackend {
             if !pods.table.list(pod.replica, PodState::Pending { has_node: true, wait: None }) {
                 return None;
             }
-            let (sender, receiver) = watch::channel(Order::Live);
+            let (sender, receiver) = watch::channel(ChildOrder::Live);
             pods.orders.insert(pod.replica, sender);
             Some(receiver)
         });
@@ -221,7 +221,7 @@ impl PodBackend for ProcessBackend {
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let has_ended = self.with_job(&job.name, |pods| {
             if let Some(orders) = pods.orders.get(&replica) {
-                orders.send_replace(Order::Delete);
+                orders.send_replace(ChildOrder::Delete);
             }
             // Only one call removes the pod. A second call would remove the folder of the next pod.
             pods.table.get(replica).is_some_and(|pod| pod.has_ended()) && pods.removed.insert(replica)
@@ -270,9 +270,9 @@ impl PodBackend for ProcessBackend {
         for pods in self.jobs.lock().values() {
             for orders in pods.orders.values() {
                 orders.send_if_modified(|order| {
-                    let lives = *order == Order::Live;
+                    let lives = *order == ChildOrder::Live;
                     if lives {
-                        *order = Order::Abandon;
+                        *order = ChildOrder::Abandon;
                     }
                     lives
                 });

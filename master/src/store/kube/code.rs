@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use super::{KubeStore, PAGE, of_write, only_if, unavailable};
 use crate::code::is_copy_of;
 use crate::kube::api::{APP_COMPONENT, APP_NAME, ApiFailure, MANAGED_BY, MUSTER, call, selector_of};
-use crate::store::{CODE_COPIES_BYTES_MAX, CodeCopies, CodeCopy, Kept, StoreError, Unkept, Version};
+use crate::store::{CODE_COPIES_BYTES_MAX, CodeCopies, CodeCopy, CopyOutcome, StoreError, Unkept, Version};
 
 /// The value of [`APP_COMPONENT`] on every copy.
 const COMPONENT: &str = "code";
@@ -35,13 +35,13 @@ const ATTEMPTS: usize = 5;
 
 #[async_trait]
 impl CodeCopies for KubeStore {
-    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError> {
+    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<CopyOutcome, StoreError> {
         for _ in 0..ATTEMPTS {
             if let Some(kept) = self.try_to_keep(id, content).await? {
                 return Ok(kept);
             }
         }
-        Ok(Kept::Not(Unkept::Refused(format!("the ConfigMap {} cannot be replaced", name_of(id)))))
+        Ok(CopyOutcome::Not(Unkept::Refused(format!("the ConfigMap {} cannot be replaced", name_of(id)))))
     }
 
     async fn read(&self, id: CodeId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -65,13 +65,13 @@ impl CodeCopies for KubeStore {
 
 impl KubeStore {
     /// `None` if the ConfigMap has changed meanwhile, or was removed because its content was wrong.
-    async fn try_to_keep(&self, id: CodeId, content: &[u8]) -> Result<Option<Kept>, StoreError> {
+    async fn try_to_keep(&self, id: CodeId, content: &[u8]) -> Result<Option<CopyOutcome>, StoreError> {
         let name = name_of(id);
         let Some(there) = call(self.maps.get_opt(&name)).await.map_err(unavailable)? else {
             return self.create_copy(id, content).await;
         };
         let Some(copy) = copy_of(&there.metadata).filter(|_| is_ours(&there)) else {
-            return Ok(Some(Kept::Not(Unkept::Foreign(name))));
+            return Ok(Some(CopyOutcome::Not(Unkept::Foreign(name))));
         };
         let Some(content) = usable(id, &there, content).await else {
             self.remove(&copy).await?;
@@ -79,20 +79,20 @@ impl KubeStore {
         };
         let renewed = self.map(id, &content, Some(copy.version));
         match call(self.maps.replace(&name, &PostParams::default(), &renewed)).await {
-            Ok(map) => Ok(copy_of(&map.metadata).map(Kept::Renewed)),
+            Ok(map) => Ok(copy_of(&map.metadata).map(CopyOutcome::Renewed)),
             Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(None),
             Err(failure) => refused(failure).map(Some),
         }
     }
 
-    async fn create_copy(&self, id: CodeId, content: &[u8]) -> Result<Option<Kept>, StoreError> {
+    async fn create_copy(&self, id: CodeId, content: &[u8]) -> Result<Option<CopyOutcome>, StoreError> {
         let bytes = |meta: &ObjectMeta| meta.annotations.as_ref()?.get(BYTES)?.parse::<u64>().ok();
         let present: u64 = self.listed().await?.iter().filter_map(bytes).sum();
         if present + content.len() as u64 > CODE_COPIES_BYTES_MAX {
-            return Ok(Some(Kept::Not(Unkept::Full)));
+            return Ok(Some(CopyOutcome::Not(Unkept::Full)));
         }
         match call(self.maps.create(&PostParams::default(), &self.map(id, content, None))).await {
-            Ok(map) => Ok(copy_of(&map.metadata).map(Kept::New)),
+            Ok(map) => Ok(copy_of(&map.metadata).map(CopyOutcome::New)),
             Err(failure) if failure.says_exists() => Ok(None),
             Err(failure) => refused(failure).map(Some),
         }
@@ -166,10 +166,10 @@ fn timestamp(time: UnixMillis) -> String {
     time.unwrap_or(Timestamp::MAX).to_string()
 }
 
-fn refused(failure: ApiFailure) -> Result<Kept, StoreError> {
+fn refused(failure: ApiFailure) -> Result<CopyOutcome, StoreError> {
     let error = of_write(failure);
     if let StoreError::Refused(message) | StoreError::OverQuota(message) = error {
-        return Ok(Kept::Not(Unkept::Refused(message)));
+        return Ok(CopyOutcome::Not(Unkept::Refused(message)));
     }
     Err(error)
 }

@@ -13,7 +13,8 @@ use master::registry::Jobs;
 use master::store::Wish;
 use master::store::kube::KubeStore;
 use master::store::{
-    CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, FORMAT, JobRecord, JobStore, Kept, StoreError, Unkept,
+    CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CopyOutcome, FORMAT, JobRecord, JobStore, StoreError,
+    Unkept,
 };
 use protocol::code::{CodeId, Manifest};
 use protocol::job::JobSpec;
@@ -37,7 +38,7 @@ fn store(server: &ApiServer) -> KubeStore {
     KubeStore::new(&server.cluster())
 }
 
-async fn keep(server: &ApiServer) -> Kept {
+async fn keep(server: &ApiServer) -> CopyOutcome {
     store(server).keep(code(), b"content").await.expect("the store does not answer")
 }
 
@@ -56,7 +57,7 @@ async fn master_on(server: &ApiServer, folder: &Path) -> Arc<Jobs> {
 #[tokio::test(start_paused = true)]
 async fn a_copy_is_an_immutable_config_map_with_labels_of_its_own_and_the_content_as_binary_data() {
     let server = ApiServer::new();
-    assert!(matches!(keep(&server).await, Kept::New(_)));
+    assert!(matches!(keep(&server).await, CopyOutcome::New(_)));
     let map = map(&server);
     assert_eq!(map["immutable"], true);
     // "content" in base64.
@@ -74,13 +75,13 @@ async fn a_copy_is_an_immutable_config_map_with_labels_of_its_own_and_the_conten
 async fn a_known_copy_is_renewed_by_one_write_and_a_copy_with_another_content_is_replaced() {
     let server = ApiServer::new();
     keep(&server).await;
-    assert!(matches!(keep(&server).await, Kept::Renewed(_)));
+    assert!(matches!(keep(&server).await, CopyOutcome::Renewed(_)));
     let renew = format!("Replace configmaps/{}", name());
     assert_eq!(server.mutations(), ["Create configmaps", &renew]);
     let mut edited = map(&server);
     edited["binaryData"]["code"] = json!("ZWRpdGVk");
     server.put("configmaps", edited);
-    assert!(matches!(keep(&server).await, Kept::New(_)));
+    assert!(matches!(keep(&server).await, CopyOutcome::New(_)));
     assert_eq!(map(&server)["binaryData"]["code"], "Y29udGVudA==");
     let remove = format!("Delete configmaps/{}", name());
     assert_eq!(server.mutations()[2..], [&remove, "Create configmaps"]);
@@ -100,7 +101,7 @@ async fn a_copy_that_another_version_of_gzip_has_packed_is_renewed_and_not_remov
     assert_ne!(before, other);
     store(&server).keep(code(), &before).await.expect("the store does not answer");
     let kept = store(&server).keep(code(), &other).await.expect("the store does not answer");
-    assert!(matches!(kept, Kept::Renewed(_)), "{kept:?}");
+    assert!(matches!(kept, CopyOutcome::Renewed(_)), "{kept:?}");
     assert_eq!(server.mutations(), ["Create configmaps", &format!("Replace configmaps/{}", name())]);
     assert_eq!(store(&server).read(code()).await.expect("the store does not answer"), Some(before));
 }
@@ -110,7 +111,7 @@ async fn a_config_map_of_somebody_else_is_left_alone() {
     let server = ApiServer::new();
     let foreign = json!({ "metadata": { "name": name() }, "data": { "mine": "yes" } });
     server.put("configmaps", foreign);
-    assert_eq!(keep(&server).await, Kept::Not(Unkept::Foreign(name())));
+    assert_eq!(keep(&server).await, CopyOutcome::Not(Unkept::Foreign(name())));
     assert_eq!(server.mutations(), [""; 0]);
     let store = store(&server);
     assert_eq!(store.read(code()).await.expect("the store does not answer"), None);
@@ -122,7 +123,7 @@ async fn a_copy_is_not_kept_if_a_quota_or_the_limit_of_all_copies_has_no_room() 
     let server = ApiServer::new();
     let full = "configmaps \"muster-code-x\" is forbidden: exceeded quota: team, requested: count/configmaps=1";
     server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", full)));
-    assert_eq!(keep(&server).await, Kept::Not(Unkept::Refused(full.to_owned())));
+    assert_eq!(keep(&server).await, CopyOutcome::Not(Unkept::Refused(full.to_owned())));
     keep(&server).await;
     let mut other = map(&server);
     for number in 0..CODE_COPIES_BYTES_MAX / CODE_COPY_BYTES_MAX as u64 {
@@ -130,11 +131,11 @@ async fn a_copy_is_not_kept_if_a_quota_or_the_limit_of_all_copies_has_no_room() 
         other["metadata"]["annotations"]["muster/bytes"] = json!(CODE_COPY_BYTES_MAX.to_string());
         server.put("configmaps", other.clone());
     }
-    assert!(matches!(keep(&server).await, Kept::Renewed(_)), "a known copy is not kept");
+    assert!(matches!(keep(&server).await, CopyOutcome::Renewed(_)), "a known copy is not kept");
     server.remove("configmaps", &name());
     let content = vec![0; CODE_COPY_BYTES_MAX];
     let kept = store(&server).keep(code(), &content).await.expect("the store does not answer");
-    assert_eq!(kept, Kept::Not(Unkept::Full));
+    assert_eq!(kept, CopyOutcome::Not(Unkept::Full));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use image_program::{PlainHosts, Registries};
-use launchers::tfjob::{Memory, Need, Place, Watched};
+use launchers::tfjob::{NextStep, ObjectMemory, ReplicaHost, Watched};
 use master::agents::token::AgentKey;
 use master::registry::Jobs;
 use master::tfjobs::programs::ProgramSource;
@@ -19,8 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::server::{ApiServer, Asked, Kind, NAMESPACE, Reply};
 use super::world::{begin_with_agent, jobs};
 
-pub(super) fn place() -> Place {
-    Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: false }
+pub(super) fn place() -> ReplicaHost {
+    ReplicaHost::Pods { namespace: NAMESPACE.to_owned(), honours_root: false }
 }
 
 /// A TFJob that is suspended, so it has no pods.
@@ -81,7 +81,9 @@ impl World {
     /// Creates the job of a TFJob, as a master would that has seen this TFJob.
     async fn apply(&self, tfjob: &Value) {
         let tfjob = Watched::of(tfjob, &place(), &BTreeMap::new());
-        let Need::Apply(read) = tfjob.need(None, &Memory::default(), UnixMillis(0)) else { panic!("{tfjob:?}") };
+        let NextStep::Apply(read) = tfjob.need(None, &ObjectMemory::default(), UnixMillis(0)) else {
+            panic!("{tfjob:?}")
+        };
         self.jobs.apply(*read).await.expect("not accepted");
     }
 

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use launchers::tfjob::Place;
+use launchers::tfjob::ReplicaHost;
 use master::agents::client::AgentClient;
 use master::agents::token::AgentKey;
 use master::code::CodeStore;
 use master::driver::Context;
-use master::http::{About, Guard, Server};
+use master::http::{AboutMaster, Guard, Server};
 use master::logs::{Archive, BUDGET};
 use master::registry::{JobHandle, Jobs, KEPT_FINISHED, Submitted};
 use master::store::{JobStore, Wish};
@@ -143,7 +143,12 @@ impl Master {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("the listener has no address")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
-        let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None, python: None };
+        let about = AboutMaster {
+            backend: BackendKind::Process,
+            place: ReplicaHost::Processes,
+            agent_binary: None,
+            python: None,
+        };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         master

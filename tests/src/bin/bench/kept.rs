@@ -11,9 +11,9 @@ use bytes::Bytes;
 use e2e::{Master, programs};
 use futures_util::future::try_join_all;
 use job::plan;
-use launchers::tfjob::Place;
+use launchers::tfjob::ReplicaHost;
 use master::host::clock::wall_clock;
-use master::http::{About, Guard, Server};
+use master::http::{AboutMaster, Guard, Server};
 use master::logs::{JobLogs, KEPT_BYTES};
 use master::store::sqlite::SqliteStore;
 use master::store::{Ended, JobRecord, JobStore};
@@ -91,7 +91,8 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
-    let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None, python: None };
+    let about =
+        AboutMaster { backend: BackendKind::Process, place: ReplicaHost::Processes, agent_binary: None, python: None };
     let server = Server::new(jobs, Guard::ThisMachine, about, CancellationToken::new());
     tokio::spawn(async move { server.serve(listener).await });
     Ok(address)
