@@ -2,7 +2,7 @@
 //! TFJob as an object. If a user applies this object again, the object describes the same job.
 #![cfg_attr(fuzzing, no_main)]
 
-use launchers::tfjob::{ReplicaHost, difference, object, read};
+use launchers::kubeflow::{ReplicaHost, difference, object, read};
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;

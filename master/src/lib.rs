@@ -9,12 +9,12 @@ mod error_chain;
 pub mod host;
 pub mod http;
 pub mod kube;
+pub mod kubeflow;
 pub mod logs;
 pub mod mutex;
 pub mod registry;
 pub mod store;
 pub mod tally;
-pub mod tfjobs;
 pub mod turns;
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use anyhow::{Context as _, anyhow};
 use history::History;
 use image_program::Registries;
 use job::key::JobKey;
-use launchers::tfjob::ReplicaHost;
+use launchers::kubeflow::ReplicaHost;
 use protocol::image::ImageRef;
 use protocol::lease::Lease;
 use tokio::net::TcpListener;
@@ -52,14 +52,14 @@ use crate::host::signals::Signals;
 use crate::host::state_dir::StateDir;
 use crate::http::{AboutMaster, Server};
 use crate::kube::Cluster;
+use crate::kubeflow::Site;
+use crate::kubeflow::programs::ProgramSource;
 use crate::logs::Archive;
 use crate::registry::Jobs;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError, Stored};
 use crate::tally::Tally;
-use crate::tfjobs::Site;
-use crate::tfjobs::programs::ProgramSource;
 
 /// Runs a master until a signal or the end of its supervisor stops it.
 ///
@@ -104,7 +104,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
             let registries = Registries::new(config.plain_hosts())?;
             let programs = ProgramSource::new(cluster.clone(), registries, &config.pull_secrets);
             let (jobs, place, programs) = (Arc::clone(&jobs), place.clone(), Arc::new(programs));
-            let follow = tfjobs::run(Site { cluster, jobs, place, programs });
+            let follow = kubeflow::run(Site { cluster, jobs, place, programs });
             Some(AbortOnDropHandle::new(tokio::spawn(follow)))
         }
         None => None,

@@ -1,7 +1,7 @@
 //! `--dry-run`: checks a submit and prints what it would create, but creates nothing.
 
+use launchers::kubeflow::{self, Read, ReplicaHost};
 use launchers::template::Note;
-use launchers::tfjob::{self, Read, ReplicaHost};
 use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::master::BackendKind;
 use protocol::origin::Warning;
@@ -50,13 +50,13 @@ pub(super) struct DryRunTarget {
 /// Checks a TFJob on this machine by the master's rules. Returns sentences about its fields. An error is the sentence
 /// with which the master would refuse the TFJob.
 pub(super) fn check_here(request: &TfJobRequest, target: &DryRunTarget) -> Result<Vec<String>, String> {
-    let refusal = |notes: Vec<Note>| tfjob::refusal(&notes);
-    let in_cluster = tfjob::read(request, &in_cluster(request, target.namespace.as_ref())).map_err(refusal);
+    let refusal = |notes: Vec<Note>| kubeflow::refusal(&notes);
+    let in_cluster = kubeflow::read(request, &in_cluster(request, target.namespace.as_ref())).map_err(refusal);
     let told = |read: &Read| read.warnings().iter().map(Warning::to_string).collect::<Vec<_>>();
     match target.backend {
         BackendKind::Kubernetes => Ok(told(&in_cluster?)),
         BackendKind::Process | BackendKind::Joined => {
-            let here = tfjob::read(request, &ReplicaHost::Processes).map_err(refusal)?;
+            let here = kubeflow::read(request, &ReplicaHost::Processes).map_err(refusal)?;
             let elsewhere = in_cluster.err().map(|refused| format!("in a cluster, {refused}"));
             Ok(told(&here).into_iter().chain(elsewhere).collect())
         }

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use launchers::tfjob::ReplicaHost;
+use launchers::kubeflow::ReplicaHost;
 use protocol::error::ErrorCode;
 use protocol::master::{BOOT_ID, BackendKind, FolderQuery, MasterView};
 use protocol::routes;

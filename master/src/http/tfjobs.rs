@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use launchers::kubeflow;
 use launchers::template::Note;
-use launchers::tfjob;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::routes;
@@ -48,16 +48,16 @@ pub(super) async fn apply(
 }
 
 /// The TFJob in the body, translated for this master.
-pub(super) async fn tfjob_in(state: &AppState, request: Request) -> Result<tfjob::Read, ApiError> {
+pub(super) async fn tfjob_in(state: &AppState, request: Request) -> Result<kubeflow::Read, ApiError> {
     let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
-    tfjob::read(&request, &state.about.place).map_err(refused)
+    kubeflow::read(&request, &state.about.place).map_err(refused)
 }
 
 /// Lists all jobs that came from a TFJob, in the order of their names.
 #[utoipa::path(get, path = routes::TFJOBS, responses((status = 200, description = "All TFJobs", body = TfJobList)))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
     let (namespace, now) = (state.about.place.namespace(), wall_clock());
-    let items = state.jobs.list().iter().filter_map(|job| tfjob::object(job, namespace, now)).collect();
+    let items = state.jobs.list().iter().filter_map(|job| kubeflow::object(job, namespace, now)).collect();
     Json(TfJobList { items })
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
 )]
 pub(super) async fn show(State(state): State<AppState>, FoundJob(job): FoundJob) -> Result<Json<Value>, ApiError> {
     let job = job.view.borrow().clone();
-    let object = tfjob::object(&job, state.about.place.namespace(), wall_clock());
+    let object = kubeflow::object(&job, state.about.place.namespace(), wall_clock());
     object.map(Json).ok_or_else(|| {
         let detail = format!("job \"{}\" did not come from a TFJob", job.name);
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, detail)
@@ -79,5 +79,5 @@ pub(super) async fn show(State(state): State<AppState>, FoundJob(job): FoundJob)
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the notes by value")]
 fn refused(notes: Vec<Note>) -> ApiError {
-    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadTfJob, tfjob::refusal(&notes))
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadTfJob, kubeflow::refusal(&notes))
 }

@@ -1,6 +1,6 @@
 //! Accepts jobs from files that users may apply again: TFJobs.
 
-use launchers::tfjob::{Read, difference, what_differs};
+use launchers::kubeflow::{Read, difference, what_differs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::Origin;

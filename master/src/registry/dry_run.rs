@@ -1,6 +1,6 @@
 //! Checks a job as a submit does, and creates nothing.
 
-use launchers::tfjob::Read;
+use launchers::kubeflow::Read;
 use protocol::dry_run::DryRun;
 use protocol::job::JobSpec;
 

@@ -125,7 +125,7 @@ fn only_the_modules_for_kubernetes_and_docker_use_their_libraries() {
         sources(dir).into_iter().filter(|(name, _)| !inside.iter().any(|part| name.starts_with(part))).collect()
     };
     let kube = ["kube::Client", "kube::api", "kube::runtime", "use kube", "k8s_openapi"];
-    let inside = ["master/src/backend/kube/", "master/src/kube/", "master/src/store/kube", "master/src/tfjobs/"];
+    let inside = ["master/src/backend/kube/", "master/src/kube/", "master/src/store/kube", "master/src/kubeflow/"];
     let master = outside("master/src", &inside);
     assert_eq!(lines_with(&master, &kube), Vec::<String>::new());
     assert_eq!(lines_with(&outside("client/src", &["client/src/cluster/"]), &kube), Vec::<String>::new());

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use launchers::tfjob::{difference, what_differs};
+use launchers::kubeflow::{difference, what_differs};
 use protocol::elastic::Workers;
 use protocol::job::JobSpec;
 use protocol::origin::Origin;

@@ -10,8 +10,8 @@ mod watched;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use launchers::kubeflow::{Read, ReplicaHost, difference, object, read};
 use launchers::template::Note;
-use launchers::tfjob::{Read, ReplicaHost, difference, object, read};
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use launchers::tfjob::{NextStep, ObjectMemory, Programs, ReplicaHost, Unknown, Watched};
+use launchers::kubeflow::{NextStep, ObjectMemory, Programs, ReplicaHost, Unknown, Watched};
 use protocol::ids::UnixMillis;
 use protocol::image::Entrypoint;
 use protocol::origin::Origin;

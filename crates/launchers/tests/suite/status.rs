@@ -1,6 +1,6 @@
 //! Tests of a job as users of Kubeflow see it: conditions, counts of replicas, and the spec that was sent.
 
-use launchers::tfjob::object;
+use launchers::kubeflow::object;
 use protocol::ids::UnixMillis;
 use serde_json::{Value, json};
 

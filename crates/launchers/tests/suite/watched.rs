@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use launchers::tfjob::{NextStep, ObjectMemory, ReplicaHost, Watched};
+use launchers::kubeflow::{NextStep, ObjectMemory, ReplicaHost, Watched};
 use protocol::ids::UnixMillis;
 use protocol::view::JobView;
 use serde_json::{Value, json};

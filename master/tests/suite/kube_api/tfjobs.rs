@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use image_program::{PlainHosts, Registries};
-use launchers::tfjob::{NextStep, ObjectMemory, ReplicaHost, Watched};
+use launchers::kubeflow::{NextStep, ObjectMemory, ReplicaHost, Watched};
 use master::agents::token::AgentKey;
+use master::kubeflow::programs::ProgramSource;
+use master::kubeflow::{self, Site};
 use master::registry::Jobs;
-use master::tfjobs::programs::ProgramSource;
-use master::tfjobs::{self, Site};
 use protocol::ids::UnixMillis;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -52,7 +52,7 @@ pub(super) fn follow(server: &ApiServer, jobs: Arc<Jobs>, secrets: &[String]) ->
     let registries = Registries::new(PlainHosts::with_loopback(vec![])).expect("no HTTP client");
     let programs = Arc::new(ProgramSource::new(server.cluster(), registries, secrets));
     let site = Site { cluster: server.cluster(), jobs, place: place(), programs };
-    AbortOnDropHandle::new(tokio::spawn(tfjobs::run(site)))
+    AbortOnDropHandle::new(tokio::spawn(kubeflow::run(site)))
 }
 
 /// A master that follows the TFJobs of a server.

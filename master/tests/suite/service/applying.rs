@@ -1,6 +1,6 @@
 //! Tests of `/v1/tfjobs`: a TFJob is applied, applied again, suspended and shown.
 
-use launchers::tfjob::{self, ReplicaHost};
+use launchers::kubeflow::{self, ReplicaHost};
 use protocol::code::CodeId;
 use protocol::patch::JobPatch;
 use protocol::view::JobState;
@@ -77,7 +77,7 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
     let apply = async |code: CodeId| {
         let request = request("brought", &json!({}), &json!({ "code": code, "script": "train.py" }));
         let request = serde_json::from_value(request).expect("not a request");
-        let read = tfjob::read(&request, &ReplicaHost::Pods { namespace: "training".to_owned(), honours_root: false })
+        let read = kubeflow::read(&request, &ReplicaHost::Pods { namespace: "training".to_owned(), honours_root: false })
             .expect("an invalid TFJob");
         let is_fine = master.jobs.dry_run_of_tfjob(&read).await.is_ok();
         let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());

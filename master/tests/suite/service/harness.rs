@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use launchers::tfjob::ReplicaHost;
+use launchers::kubeflow::ReplicaHost;
 use master::agents::client::AgentClient;
 use master::agents::token::AgentKey;
 use master::code::CodeStore;

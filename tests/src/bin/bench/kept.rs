@@ -11,7 +11,7 @@ use bytes::Bytes;
 use e2e::{Master, programs};
 use futures_util::future::try_join_all;
 use job::plan;
-use launchers::tfjob::ReplicaHost;
+use launchers::kubeflow::ReplicaHost;
 use master::host::clock::wall_clock;
 use master::http::{AboutMaster, Guard, Server};
 use master::logs::{JobLogs, KEPT_BYTES};

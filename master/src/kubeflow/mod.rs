@@ -14,7 +14,7 @@ use job::key::JobKey;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event};
-use launchers::tfjob::{NextStep, ObjectMemory, Read, ReplicaHost, Watched};
+use launchers::kubeflow::{NextStep, ObjectMemory, Read, ReplicaHost, Watched};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::join_all;
 use image_program::{Login, LookUpError, Registries};
 use k8s_openapi::api::core::v1::Secret;
-use launchers::tfjob::Unknown;
+use launchers::kubeflow::Unknown;
 use protocol::image::{Entrypoint, ImageRef};
 
 use super::pull_secret::{ImageEntry, KEY, SecretEntry, find};
