@@ -1,5 +1,5 @@
-//! The registry: every job of this master, behind a single lock. The registry follows the store's watch. So a job
-//! reaches its driver in the same way after a submit and after a restart of the master.
+//! The registry: every job of this master, and its driver. The registry follows the store's watch. So a job reaches its
+//! driver in the same way after a submit and after a restart of the master.
 
 mod apply;
 mod code;
@@ -9,18 +9,18 @@ mod error;
 mod finished;
 mod join;
 mod requests;
+mod table;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use history::History;
 use job::key::JobKey;
-use protocol::code::CodeId;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::stacks::ReplicaStacks;
-use protocol::view::{JobList, JobState, JobView};
+use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -28,17 +28,20 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error, info};
 
 pub use self::apply::Applied;
+use self::code_copies::CodeKeeper;
 pub use self::dry_run::OldJob;
 pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
+pub use self::requests::Requests;
 use self::requests::remove_output;
+pub use self::table::JobTable;
 use crate::agents::client::STACKS_TIMEOUT;
+use crate::code::CodeStore;
 use crate::driver::{
     self, Channels, Context, Kept, ListSeq, STACKS_LIMIT, StacksRequest, Staging, Stop, Tenure, ViewSender,
 };
 use crate::logs::Archive;
-use crate::mutex::Mutex;
-use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
+use crate::store::{JobRecord, StoreError, StoreEvent, Stored};
 use crate::tally::Tally;
 use crate::turns::Turns;
 
@@ -90,44 +93,35 @@ pub struct Jobs {
     archive: Arc<Archive>,
     /// Maximum number of finished jobs.
     kept_finished: usize,
-    handles: Mutex<BTreeMap<JobName, JobHandle>>,
-    /// Notified whenever a job is added, removed, or changed on record.
-    arrivals: watch::Sender<()>,
+    /// The jobs.
+    pub table: Arc<JobTable>,
+    /// The code of the jobs.
+    pub(crate) code_keeper: Arc<CodeKeeper>,
+    /// The requests of users and machines.
+    pub requests: Requests,
     /// Whether every job on record is in the registry.
     is_complete: watch::Sender<bool>,
-    /// Whether all records are readable. While a record is unreadable, the output and the code of its job look unused,
-    /// so nothing is removed.
-    all_readable: AtomicBool,
     /// Tasks that remove output.
     removals: TaskTracker,
-    /// The code that only this master's disk has, although the store of records could keep a copy; and why there is no
-    /// copy.
-    on_disk: Mutex<BTreeMap<CodeId, String>>,
-    /// The code that pushes have replaced, each with the view of its job.
-    replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
     /// Which gangs may create pods now.
     turns: Turns,
-    /// The number of the present list of all jobs.
-    list: ListSeq,
 }
 
 impl Jobs {
     /// An empty registry that keeps the jobs' output in `archive`, and at most `kept_finished` finished jobs.
     pub fn new(context: Arc<Context>, archive: Archive, kept_finished: usize) -> Arc<Self> {
-        let list = ListSeq::from_millis(context.store.now().0);
+        let table = Arc::new(JobTable::new(ListSeq::from_millis(context.store.now().0)));
+        let (archive, code_keeper) = (Arc::new(archive), Arc::new(CodeKeeper::new(&context, &table)));
         Arc::new(Self {
+            requests: Requests::new(&context, &archive, &table, &code_keeper),
             context,
-            archive: Arc::new(archive),
+            archive,
             kept_finished,
-            handles: Mutex::default(),
-            arrivals: watch::Sender::new(()),
+            table,
+            code_keeper,
             is_complete: watch::Sender::new(false),
-            all_readable: AtomicBool::new(false),
             removals: TaskTracker::new(),
-            on_disk: Mutex::default(),
-            replaced: Mutex::default(),
             turns: Turns::default(),
-            list,
         })
     }
 
@@ -162,7 +156,7 @@ impl Jobs {
     fn take_end(&self, ended: &Result<(Id, Stop), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };
-        let Some(before) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
+        let Some(before) = self.table.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };
         let (tenure, pause, broken) = match ended {
             // The store has no record. It may not report that, for example if it was listed again meanwhile.
@@ -176,7 +170,7 @@ impl Jobs {
         };
         let shown = before.view.borrow().clone();
         let (handle, channels) = self.connect(&stored, shown, before.kept);
-        self.handles.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
+        self.table.insert(stored.name().clone(), JobHandle { broken, ..handle });
         self.drive(stored, (tenure, pause), channels, drivers);
     }
 
@@ -203,7 +197,7 @@ impl Jobs {
 
     fn take(self: &Arc<Self>, event: StoreEvent, drivers: &mut Drivers) {
         match event {
-            StoreEvent::Changed(stored) => match self.find(stored.name()) {
+            StoreEvent::Changed(stored) => match self.table.find(stored.name()) {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
                 Some(_) | None => {
                     let record = &stored.record;
@@ -212,33 +206,33 @@ impl Jobs {
                     let folder = self.context.backend.folder(&stored.key(), &record.spec);
                     let shown = JobView { folder, ..driver::initial_view(record) };
                     let (handle, channels) = self.connect(&stored, shown, kept);
-                    self.handles.lock().insert(stored.name().clone(), handle);
-                    self.list.advance();
+                    self.table.insert(stored.name().clone(), handle);
+                    self.table.list.advance();
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
                 }
             },
             StoreEvent::Damaged(job) => {
-                if let Some(handle) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) {
+                if let Some(handle) = self.table.find(&job.name).filter(|handle| handle.uid() == job.uid) {
                     handle.damaged.notify_one();
                 }
             }
             StoreEvent::Deleted(name) => self.forget(&name),
-            StoreEvent::AllReadable(all_readable) => self.all_readable.store(all_readable, Ordering::Relaxed),
+            StoreEvent::AllReadable(all_readable) => self.table.all_readable.store(all_readable, Ordering::Relaxed),
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
                 self.turns.open();
                 let keeper = tokio::spawn(Arc::clone(self).keep_newest_finished());
                 drivers.sweepers.push(AbortOnDropHandle::new(keeper));
-                self.all_readable.store(all_readable, Ordering::Relaxed);
-                let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
+                self.table.all_readable.store(all_readable, Ordering::Relaxed);
+                let sweeper = tokio::spawn(Arc::clone(&self.code_keeper).sweep_code());
                 drivers.sweepers.push(AbortOnDropHandle::new(sweeper));
                 if all_readable {
                     self.removals.spawn(Arc::clone(self).sweep());
                 }
             }
         }
-        self.arrivals.send_replace(());
+        self.table.announce();
     }
 
     /// Removes what is kept of jobs without a record. Their records were deleted while no master was running.
@@ -246,7 +240,7 @@ impl Jobs {
         self.archive.sweep().await;
         // These jobs are listed before those in the registry, because a new job is in the registry before it has a folder.
         let kept = self.context.backend.kept().await;
-        let known: BTreeSet<String> = self.handles.lock().values().map(JobHandle::uid).collect();
+        let known = self.table.uids();
         for job in kept.iter().filter(|job| !known.contains(&job.uid)) {
             info!(job = %job.name, uid = job.uid, "removing the folder of a job without a record");
             self.context.backend.forget(job).await;
@@ -255,17 +249,17 @@ impl Jobs {
 
     /// Removes a job whose record no longer exists, and its output.
     fn forget(&self, name: &JobName) {
-        let Some(handle) = self.handles.lock().remove(name) else { return };
-        self.list.advance();
+        let Some(handle) = self.table.remove(name) else { return };
+        self.table.list.advance();
         handle.record.send_replace(None);
         // If another master deleted the record, that master removed only its own copy of the output.
         self.removals.spawn(remove_output(name.clone(), handle.kept.logs));
         debug!(job = %name, "record deleted");
-        self.arrivals.send_replace(());
+        self.table.announce();
     }
 
     fn connect(&self, stored: &Stored, shown: JobView, kept: Kept) -> (JobHandle, Channels) {
-        let (view_sender, view) = ViewSender::new(shown, self.list.clone());
+        let (view_sender, view) = ViewSender::new(shown, self.table.list.clone());
         let (record, newest) = watch::channel(Some(stored.clone()));
         let (damaged, surplus) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (stagings, requested) = mpsc::channel(1);
@@ -283,6 +277,11 @@ impl Jobs {
         (JobHandle { view, kept, record, damaged, surplus, stagings, stacks, broken: 0 }, channels)
     }
 
+    /// The code that jobs bring.
+    pub fn code(&self) -> &Arc<CodeStore> {
+        &self.context.code
+    }
+
     /// The files of jobs that have ended.
     pub fn history(&self) -> History {
         self.context.history.clone()
@@ -293,59 +292,9 @@ impl Jobs {
         self.context.store.now()
     }
 
-    /// Finds a job by its name.
-    pub fn find(&self, name: &JobName) -> Option<JobHandle> {
-        self.handles.lock().get(name).cloned()
-    }
-
-    /// A notification whenever a job is added, removed, or changed on record.
-    pub fn arrivals(&self) -> watch::Receiver<()> {
-        self.arrivals.subscribe()
-    }
-
-    /// The views of all jobs, in the order of their names.
-    pub fn list(&self) -> Vec<JobView> {
-        self.views().iter().map(|view| view.borrow().clone()).collect()
-    }
-
-    /// The jobs of TFJobs in the cluster that nobody has asked to delete: each job with its uid, and the uid of its TFJob.
-    pub(crate) fn of_objects(&self) -> Vec<(JobKey, String)> {
-        let of = |handle: &JobHandle| {
-            let stored = handle.record.borrow();
-            let record = &stored.as_ref()?.record;
-            let uid = record.spec.object_uid().filter(|_| record.wish != Wish::Delete)?;
-            Some((JobKey { name: record.spec.name.clone(), uid: record.uid.clone() }, uid.to_owned()))
-        };
-        self.handles.lock().values().filter_map(of).collect()
-    }
-
-    /// All jobs, in the order of their names, and the number of the list.
-    pub fn job_list(&self) -> JobList {
-        // A change after this line leads to another number. A caller that waits for the next change then asks again.
-        let seq = *self.list.subscribe().borrow();
-        let jobs = self.views().iter().map(|view| view.borrow().summary()).collect();
-        JobList { seq, jobs }
-    }
-
-    /// The number of the list of all jobs, with a notification of each change.
-    pub fn list_seq(&self) -> watch::Receiver<u64> {
-        self.list.subscribe()
-    }
-
-    /// The views of all jobs. The caller reads them after the registry's lock is free again, because long views would
-    /// hold the lock for long.
-    fn views(&self) -> Vec<watch::Receiver<JobView>> {
-        self.handles.lock().values().map(|handle| handle.view.clone()).collect()
-    }
-
     /// What has happened to the jobs under this master.
     pub fn tally(&self) -> &Tally {
         &self.context.tally
-    }
-
-    /// The state of each job.
-    pub fn states(&self) -> Vec<JobState> {
-        self.handles.lock().values().map(|handle| handle.view.borrow().state).collect()
     }
 }
 

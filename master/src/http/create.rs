@@ -72,7 +72,7 @@ pub(super) async fn create(
 ) -> Result<Json<JobView>, ApiError> {
     let as_seed = |error| ApiError::from(error).with_status(StatusCode::UNPROCESSABLE_ENTITY, StatusCode::BAD_REQUEST);
     let spec = parse(&query.unwrap_or_default())?;
-    let submitted = state.jobs.submit(spec).await.map_err(as_seed)?;
+    let submitted = state.jobs.requests.submit(spec).await.map_err(as_seed)?;
     // The prototype's client accepts only 200 as success.
     let (_, view) = accepted(submitted);
     Ok(Json(view))

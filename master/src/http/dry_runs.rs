@@ -47,7 +47,7 @@ pub(super) async fn job(
 ) -> Result<Json<DryRun>, ApiError> {
     let (spec, warnings) = job_in(request).await?;
     let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
-    let checked = state.jobs.dry_run(&spec, old).await?;
+    let checked = state.jobs.requests.dry_run(&spec, old).await?;
     Ok(Json(DryRun { warnings, ..checked }))
 }
 
@@ -67,6 +67,6 @@ pub(super) async fn job(
 )]
 pub(super) async fn tfjob(State(state): State<AppState>, request: Request) -> Result<Json<DryRun>, ApiError> {
     let tfjob = tfjob_in(&state, request).await?;
-    let checked = state.jobs.dry_run_of_tfjob(&tfjob).await?;
+    let checked = state.jobs.requests.dry_run_of_tfjob(&tfjob).await?;
     Ok(Json(DryRun { warnings: tfjob.warnings().to_vec(), ..checked }))
 }

@@ -76,8 +76,8 @@ pub(super) async fn submit(
     request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let (spec, warnings) = job_in(request).await?;
-    let (status, view) = accepted(state.jobs.submit(spec).await?);
-    let warnings = warnings.into_iter().chain(state.jobs.code_warning(view.code)).collect();
+    let (status, view) = accepted(state.jobs.requests.submit(spec).await?);
+    let warnings = warnings.into_iter().chain(state.jobs.code_keeper.code_warning(view.code)).collect();
     Ok((status, Json(JobView { warnings, ..view })))
 }
 
@@ -122,10 +122,10 @@ impl PollQuery {
     responses((status = 200, description = "All jobs", body = JobList), BadQuery),
 )]
 pub(super) async fn list(State(state): State<AppState>, Asked(poll): Asked<PollQuery>) -> Json<JobList> {
-    if poll.changed(&state, &mut state.jobs.list_seq(), |seq| *seq).await {
+    if poll.changed(&state, &mut state.jobs.table.list_seq(), |seq| *seq).await {
         let _ = timeout(LIST_PAUSE, state.end.cancelled()).await;
     }
-    Json(state.jobs.job_list())
+    Json(state.jobs.table.job_list())
 }
 
 /// Shows one job. With `after`, this is a long poll: the answer comes when the job has changed, or the wait ends.
@@ -143,7 +143,7 @@ pub(super) async fn show(
     let mut view = job.view;
     poll.changed(&state, &mut view, |view| view.seq).await;
     let view = view.borrow().clone();
-    let warnings = state.jobs.code_warning(view.code).into_iter().collect();
+    let warnings = state.jobs.code_keeper.code_warning(view.code).into_iter().collect();
     Json(JobView { warnings, ..view })
 }
 
@@ -172,12 +172,12 @@ pub(super) async fn patch(
     request: Request,
 ) -> Result<Json<JobView>, ApiError> {
     let patch: JobPatch = parsed_body(request, "a change of a job").await?;
-    let record = state.jobs.patch(&name, patch).await?;
-    let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
+    let record = state.jobs.requests.patch(&name, patch).await?;
+    let handle = state.jobs.table.find(&name).ok_or(JobsError::Slow(name))?;
     // The driver reads the change from the record a moment later, so its view may still have the old values.
     let view = handle.view.borrow().clone();
     let (workers, code, pushes) = (record.workers(), record.code(), record.pushes);
-    let warnings = state.jobs.code_warning(code).into_iter().collect();
+    let warnings = state.jobs.code_keeper.code_warning(code).into_iter().collect();
     Ok(Json(JobView { workers, code, pushes, warnings, ..view }))
 }
 
@@ -195,7 +195,7 @@ pub(super) async fn patch(
     ),
 )]
 pub(super) async fn cancel(State(state): State<AppState>, NamedJob(name): NamedJob) -> Result<StatusCode, ApiError> {
-    state.jobs.wish(&name, Wish::Cancel).await?;
+    state.jobs.requests.wish(&name, Wish::Cancel).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -220,6 +220,6 @@ pub(super) async fn delete(
     Asked(Which { uid }): Asked<Which>,
     NamedJob(name): NamedJob,
 ) -> Result<(StatusCode, Json<Deletion>), ApiError> {
-    let deletion = state.jobs.delete(&name, uid.as_deref()).await?;
+    let deletion = state.jobs.requests.delete(&name, uid.as_deref()).await?;
     Ok((StatusCode::ACCEPTED, Json(deletion)))
 }

@@ -34,5 +34,5 @@ pub(super) async fn join(
     request: Request,
 ) -> Result<Json<JoinAnswer>, ApiError> {
     let message: JoinRequest = parsed_body(request, "the message of an agent").await?;
-    Ok(Json(state.jobs.join(&name, message).await?))
+    Ok(Json(state.jobs.requests.join(&name, message).await?))
 }

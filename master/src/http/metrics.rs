@@ -82,7 +82,7 @@ impl Metrics {
     }
 
     fn show_jobs(&self, jobs: &Jobs) {
-        let states = jobs.states();
+        let states = jobs.table.states();
         for state in JobState::ALL {
             let count = states.iter().filter(|of_job| **of_job == state).count();
             self.jobs.get_or_create(&OfJobs { state: state.as_str() }).set(i64::try_from(count).unwrap_or(i64::MAX));

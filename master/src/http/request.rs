@@ -79,7 +79,7 @@ impl FromRequestParts<AppState> for FoundJob {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let NamedJob(name) = NamedJob::from_request_parts(parts, state).await?;
-        state.jobs.find(&name).map(Self).ok_or_else(|| JobsError::Unknown(name).into())
+        state.jobs.table.find(&name).map(Self).ok_or_else(|| JobsError::Unknown(name).into())
     }
 }
 

@@ -41,9 +41,9 @@ pub(super) async fn apply(
 ) -> Result<(StatusCode, Json<TfJobAnswer>), ApiError> {
     let read = tfjob_in(&state, request).await?;
     let warnings = read.warnings().to_vec();
-    let Applied { submitted, change } = state.jobs.apply(read).await?;
+    let Applied { submitted, change } = state.jobs.requests.apply(read).await?;
     let (status, job) = accepted(submitted);
-    let warnings = warnings.into_iter().chain(state.jobs.code_warning(job.code)).collect();
+    let warnings = warnings.into_iter().chain(state.jobs.code_keeper.code_warning(job.code)).collect();
     Ok((status, Json(TfJobAnswer { job, change, warnings })))
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn tfjob_in(state: &AppState, request: Request) -> Result<kubef
 #[utoipa::path(get, path = routes::TFJOBS, responses((status = 200, description = "All TFJobs", body = TfJobList)))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
     let (namespace, now) = (state.about.place.namespace(), wall_clock());
-    let items = state.jobs.list().iter().filter_map(|job| kubeflow::object(job, namespace, now)).collect();
+    let items = state.jobs.table.list().iter().filter_map(|job| kubeflow::object(job, namespace, now)).collect();
     Json(TfJobList { items })
 }
 

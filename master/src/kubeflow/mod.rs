@@ -177,7 +177,7 @@ impl TfJobWatch {
             return;
         }
         let there: HashSet<&str> = self.tended.values().map(|tended| tended.uid.as_str()).collect();
-        let of_objects = self.site.jobs.of_objects().into_iter();
+        let of_objects = self.site.jobs.table.of_objects().into_iter();
         let orphans = of_objects.filter(|(_, uid)| !there.contains(uid.as_str()));
         let orphans: Vec<Orphan> = orphans.map(|(job, object)| Orphan { job, object }).collect();
         let site = self.site.clone();
@@ -212,7 +212,7 @@ impl Orphan {
         if found.iter().any(is_there) {
             return Ok(());
         }
-        match jobs.delete(&self.job.name, Some(&self.job.uid)).await {
+        match jobs.requests.delete(&self.job.name, Some(&self.job.uid)).await {
             // Meanwhile the job may have been deleted, and a later job may have its name.
             Ok(_) | Err(JobsError::Unknown(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -239,11 +239,11 @@ struct Tender {
 impl Tender {
     /// Follows the object and its job. Returns when the object no longer exists.
     async fn run(self, mut objects: watch::Receiver<DynamicObject>) {
-        let (mut memory, mut arrivals) = (ObjectMemory::default(), self.site.jobs.arrivals());
+        let (mut memory, mut arrivals) = (ObjectMemory::default(), self.site.jobs.table.arrivals());
         let mut object = self.read(&objects.borrow_and_update(), &memory);
         loop {
             arrivals.borrow_and_update();
-            let mut handle = object.job().and_then(|name| self.site.jobs.find(name));
+            let mut handle = object.job().and_then(|name| self.site.jobs.table.find(name));
             let job = handle.as_mut().map(|handle| handle.view.borrow_and_update().clone());
             if let Some(own) = job.as_ref().filter(|job| object.owns(job)) {
                 memory.had_job = true;
@@ -311,7 +311,7 @@ impl Tender {
 
     /// Submits or changes the job. A refusal is shown in the object's status.
     async fn apply(&self, read: Read, memory: &mut ObjectMemory) -> Result<(), ObjectTrouble> {
-        memory.refusal = match self.site.jobs.apply(read).await {
+        memory.refusal = match self.site.jobs.requests.apply(read).await {
             Ok(_) => None,
             Err(error) if error.is_passing() => return Err(error.into()),
             Err(error) => Some(error_chain(&error)),
@@ -331,7 +331,7 @@ impl Tender {
         // Ask the store, not the registry: a job whose record is unreadable still exists, but the registry does not
         // list the job.
         if let Some(job) = object.job()
-            && self.site.jobs.is_on_record(job).await?
+            && self.site.jobs.requests.is_on_record(job).await?
         {
             return Ok(());
         }

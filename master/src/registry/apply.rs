@@ -9,7 +9,7 @@ use tracing::info;
 
 use super::error::{JobsError, of_store};
 use super::requests::in_time;
-use super::{Jobs, Submitted};
+use super::{Requests, Submitted};
 use crate::store::{Stored, Wish};
 
 /// The outcome of a TFJob that was applied.
@@ -21,12 +21,12 @@ pub struct Applied {
     pub change: JobPatch,
 }
 
-impl Jobs {
+impl Requests {
     /// Accepts the job of a TFJob. If the job is already on record, suspends, resumes or scales it to match the TFJob.
     ///
     /// # Errors
     /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] or
-    /// [`JobsError::EndedTfJob`] if only the code differs, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
+    /// [`JobsError::EndedTfJob`] if only the code differs, and the errors of [`Requests::submit`] and [`Requests::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let name = tfjob.spec.name.clone();
         let found = in_time(&name, async { self.context.store.get(&name).await.map_err(of_store) }).await?;

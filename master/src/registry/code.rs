@@ -15,10 +15,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
-use super::code_copies::{KeptCode, Sweep};
+use super::code_copies::{CodeKeeper, KeptCode, Sweep};
 use super::error::of_store;
-use super::{JobHandle, Jobs, JobsError};
-use crate::code::{CodeError, CodeStore};
+use super::{JobHandle, JobsError};
+use crate::code::CodeError;
 use crate::driver::{Staged, Staging};
 use crate::error_chain::error_chain;
 use crate::store::Stored;
@@ -26,12 +26,7 @@ use crate::store::Stored;
 /// Interval between two removals of unused code.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Jobs {
-    /// The code that jobs bring.
-    pub fn code(&self) -> &Arc<CodeStore> {
-        &self.context.code
-    }
-
+impl CodeKeeper {
     /// Checks that this master has the code of a new job.
     pub(super) async fn check_code(&self, spec: &JobSpec) -> Result<(), JobsError> {
         match spec.code {
@@ -69,7 +64,7 @@ impl Jobs {
         wait: Duration,
     ) -> Result<KeptCode, JobsError> {
         // If the job is unknown, the later change of its record returns the error.
-        let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(KeptCode::Never) };
+        let Some(handle) = self.table.find(name).filter(|_| patch.pushes()) else { return Ok(KeptCode::Never) };
         if handle.record.borrow().as_ref().is_some_and(|stored| stored.record.is_over()) {
             return Err(JobsError::TakesNoCode(name.clone()));
         }
@@ -115,7 +110,7 @@ impl Jobs {
         let (mut times, mut sweep) = (interval(SWEEP_INTERVAL), Sweep::default());
         loop {
             times.tick().await;
-            if !self.all_readable.load(Ordering::Relaxed) {
+            if !self.table.all_readable.load(Ordering::Relaxed) {
                 continue;
             }
             let (code, used) = (Arc::clone(self.code()), self.codes());
@@ -132,9 +127,10 @@ impl Jobs {
     /// The code that jobs may still use. A job that has ended never starts again. All other jobs keep the code of their
     /// submit, too.
     fn codes(&self) -> BTreeSet<CodeId> {
-        let of_record =
-            |Stored { record, .. }: &Stored| record.ended.is_none().then_some([record.spec.code, record.code]);
-        let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().and_then(of_record);
-        self.handles.lock().values().filter_map(of_job).flatten().flatten().collect()
+        let of_record = |stored: &Stored| {
+            let record = &stored.record;
+            record.ended.is_none().then_some([record.spec.code, record.code])
+        };
+        self.table.pick(|_, stored| of_record(stored)).into_iter().flatten().flatten().collect()
     }
 }

@@ -2,6 +2,7 @@
 //! unfinished job needs. See [`CodeCopies`](crate::store::CodeCopies).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -12,10 +13,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use super::JobsError;
 use super::error::of_store;
-use super::{JobHandle, Jobs, JobsError};
-use crate::code::CodeError;
+use super::table::JobTable;
+use crate::code::{CodeError, CodeStore};
+use crate::driver::Context;
 use crate::error_chain::error_chain;
+use crate::mutex::Mutex;
 use crate::store::{CODE_COPY_BYTES_MAX, CodeCopy, CopyOutcome, JobRecord, StoreError, Stored};
 
 /// How long a copy stays after a sweep has first seen that no unfinished job names it.
@@ -27,20 +31,40 @@ const REFUSED_TIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum time until the API server no longer counts a removed copy. The quota controller needs a moment.
 const QUOTA_TIME: Duration = Duration::from_secs(8);
 
-/// The outcome of [`Jobs::keep_code`].
+/// The outcome of [`CodeKeeper::keep_code`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KeptCode {
     /// The copy is new.
     New(CodeCopy),
     /// There was a copy before.
     Before,
-    /// The code stays on this master's disk alone. The view of a job shows why; see [`Jobs::code_warning`].
+    /// The code stays on this master's disk alone. The view of a job shows why; see [`CodeKeeper::code_warning`].
     OnDisk,
     /// The code is too large for a copy, or this store of records keeps no copies.
     Never,
 }
 
-impl Jobs {
+/// Checks, keeps and removes the code of jobs.
+pub(crate) struct CodeKeeper {
+    pub(super) context: Arc<Context>,
+    pub(super) table: Arc<JobTable>,
+    /// The code that only this master's disk has, although the store of records could keep a copy; and why there is no
+    /// copy.
+    pub(super) on_disk: Mutex<BTreeMap<CodeId, String>>,
+    /// The code that pushes have replaced, each with the view of its job.
+    pub(super) replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
+}
+
+impl CodeKeeper {
+    pub(super) fn new(context: &Arc<Context>, table: &Arc<JobTable>) -> Self {
+        let (context, table) = (Arc::clone(context), Arc::clone(table));
+        Self { context, table, on_disk: Mutex::default(), replaced: Mutex::default() }
+    }
+
+    pub(super) fn code(&self) -> &Arc<CodeStore> {
+        &self.context.code
+    }
+
     /// Keeps a copy of this code beside the records, if possible. If not, the job runs nevertheless.
     ///
     /// # Errors
@@ -69,7 +93,7 @@ impl Jobs {
     }
 
     /// The warning about a job whose code is on this master's disk alone, although it could have a copy.
-    pub fn code_warning(&self, code: Option<CodeId>) -> Option<Warning> {
+    pub(crate) fn code_warning(&self, code: Option<CodeId>) -> Option<Warning> {
         let why = self.on_disk.lock().get(&code?).cloned()?;
         let sentence =
             format!("only this master's disk has the code, so the job may need a push if the disk is lost: {why}");
@@ -138,9 +162,8 @@ impl Jobs {
 
     /// The code of the next start of each job that has not ended.
     fn named_codes(&self) -> BTreeSet<CodeId> {
-        let of_record = |stored: &Stored| stored.record.code().filter(|_| stored.record.ended.is_none());
-        let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().and_then(of_record);
-        self.handles.lock().values().filter_map(of_job).collect()
+        let named = |stored: &Stored| stored.record.code().filter(|_| stored.record.ended.is_none());
+        self.table.pick(|_, stored| named(stored)).into_iter().collect()
     }
 
     /// Notes that a push has replaced this code of a job. Only sweeps read this note, and they remove it when the copy

@@ -6,7 +6,7 @@ use protocol::job::JobSpec;
 
 use super::error::{JobsError, of_store};
 use super::requests::{check_size, in_time, is_same};
-use super::{Jobs, apply};
+use super::{Requests, apply};
 use crate::code::CodeError;
 
 /// What a dry run assumes about a job on record with the same name.
@@ -18,8 +18,8 @@ pub enum OldJob {
     IsDeletedFirst,
 }
 
-impl Jobs {
-    /// Makes the checks of [`Jobs::submit`]. Missing code is no error, because the caller can send the code later.
+impl Requests {
+    /// Makes the checks of [`Requests::submit`]. Missing code is no error, because the caller can send the code later.
     pub async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, JobsError> {
         in_time(&spec.name, async {
             if old == OldJob::Stays
@@ -33,7 +33,7 @@ impl Jobs {
         .await
     }
 
-    /// Makes the checks of [`Jobs::apply`].
+    /// Makes the checks of [`Requests::apply`].
     pub async fn dry_run_of_tfjob(&self, tfjob: &Read) -> Result<DryRun, JobsError> {
         let spec = &tfjob.spec;
         in_time(&spec.name, async {
@@ -50,7 +50,7 @@ impl Jobs {
 
     async fn check_new(&self, spec: &JobSpec) -> Result<DryRun, JobsError> {
         check_size(spec)?;
-        let lacks_code = match self.check_code(spec).await {
+        let lacks_code = match self.code.check_code(spec).await {
             Ok(()) => false,
             Err(JobsError::Code(CodeError::Missing(_))) => true,
             Err(error) => return Err(error),

@@ -7,7 +7,7 @@ use protocol::ids::UnixMillis;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::{JobHandle, Jobs};
+use super::Jobs;
 use crate::store::{JobRecord, Wish};
 
 /// Default number of finished jobs that a master keeps.
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl Jobs {
     /// Deletes the oldest finished jobs while there are too many.
     pub(super) async fn keep_newest_finished(self: Arc<Self>) {
-        let (mut arrivals, mut turn) = (self.arrivals(), 0);
+        let (mut arrivals, mut turn) = (self.table.arrivals(), 0);
         loop {
             arrivals.borrow_and_update();
             let surplus = surplus(self.finished(), self.kept_finished);
@@ -41,13 +41,7 @@ impl Jobs {
     /// The finished jobs that count against the limit: when each has ended, and the notification for its driver to
     /// delete it.
     fn finished(&self) -> Vec<(UnixMillis, Arc<Notify>)> {
-        let counted = |handle: &JobHandle| {
-            let stored = handle.record.borrow();
-            let record = &stored.as_ref()?.record;
-            let ended = self.ended(record)?;
-            Some((ended, Arc::clone(&handle.surplus)))
-        };
-        self.handles.lock().values().filter_map(counted).collect()
+        self.table.pick(|handle, stored| Some((self.ended(&stored.record)?, Arc::clone(&handle.surplus))))
     }
 
     /// When a job has ended, if this master may delete the job. `None` if the job has not ended, or if a user has asked

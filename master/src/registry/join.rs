@@ -11,7 +11,7 @@ use protocol::view::JobResult;
 
 use super::error::JobsError;
 use super::requests::in_time;
-use super::{JobHandle, Jobs, Submitted};
+use super::{JobHandle, Requests, Submitted};
 use crate::agents::client::AgentError;
 use crate::backend::{Machines, Refusal};
 use crate::error_chain::error_chain;
@@ -19,7 +19,7 @@ use crate::error_chain::error_chain;
 /// Maximum length of a boot id in bytes.
 const BOOT_ID_MAX: usize = 64;
 
-impl Jobs {
+impl Requests {
     /// Handles the message of an agent on a bare machine. Gives the agent a place in this job, or notes that the agent
     /// leaves. The first agent that joins submits the job.
     pub async fn join(&self, name: &JobName, request: JoinRequest) -> Result<JoinAnswer, JobsError> {
@@ -60,14 +60,14 @@ impl Jobs {
     /// The job of this name. The first agent submits the job. An agent that has joined before can only join the same
     /// job.
     async fn job_to_join(&self, name: &JobName, request: &JoinRequest) -> Result<JobHandle, JobsError> {
-        match (self.find(name), &request.uid) {
+        match (self.table.find(name), &request.uid) {
             (Some(handle), None) => Ok(handle),
             (Some(handle), Some(uid)) if handle.uid() == *uid => Ok(handle),
             (_, Some(_)) => Err(JobsError::Unknown(name.clone())),
             (None, None) => match self.submit(spec_of(name, request)?).await {
                 Ok(Submitted::Created(handle) | Submitted::Existing(handle)) => Ok(handle),
                 // The agent of another machine has just submitted the job.
-                Err(JobsError::Exists(name)) => self.find(&name).ok_or(JobsError::Exists(name)),
+                Err(JobsError::Exists(name)) => self.table.find(&name).ok_or(JobsError::Exists(name)),
                 Err(error) => Err(error),
             },
         }

@@ -13,11 +13,13 @@ use protocol::patch::JobPatch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::code_copies::CodeKeeper;
 use super::code_copies::KeptCode;
 use super::error::{JobsError, of_store};
-use super::{JobHandle, Jobs, Submitted};
+use super::{JobHandle, JobTable, Submitted};
 use crate::backend::COUNTING_LIMIT;
-use crate::logs::JobLogs;
+use crate::driver::Context;
+use crate::logs::{Archive, JobLogs};
 use crate::mutex::Mutex;
 use crate::store::{JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
 
@@ -31,7 +33,25 @@ const STAGING_WAIT: Duration = Duration::from_secs(15);
 /// Maximum time for the last file of a count, which may be on a disk that does not answer.
 const ONE_FILE: Duration = Duration::from_secs(1);
 
-impl Jobs {
+/// The requests of users and machines: each changes or creates a record, and drivers act on the records.
+pub struct Requests {
+    pub(super) context: Arc<Context>,
+    archive: Arc<Archive>,
+    pub(super) table: Arc<JobTable>,
+    pub(super) code: Arc<CodeKeeper>,
+}
+
+impl Requests {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        archive: &Arc<Archive>,
+        table: &Arc<JobTable>,
+        code: &Arc<CodeKeeper>,
+    ) -> Self {
+        let (context, archive) = (Arc::clone(context), Arc::clone(archive));
+        Self { context, archive, table: Arc::clone(table), code: Arc::clone(code) }
+    }
+
     /// Accepts a job. When this function has returned, the job is on record and survives a crash.
     pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
         in_time(&spec.name.clone(), self.put_on_record(spec, false)).await
@@ -43,7 +63,7 @@ impl Jobs {
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
         }
-        self.check_code(&spec).await?;
+        self.code.check_code(&spec).await?;
         let pods = self.context.backend.preview(&spec).await?;
         let now = self.context.store.now();
         let (uid, holder) = (uuid::Uuid::new_v4().to_string(), self.context.boot_id.clone());
@@ -52,10 +72,10 @@ impl Jobs {
         record.priority = highest_priority(&pods);
         record.suspension.set(is_suspended, now);
         let kept = match spec.code {
-            Some(code) => self.keep_code(code).await?,
+            Some(code) => self.code.keep_code(code).await?,
             None => KeptCode::Never,
         };
-        match self.create_record(record, kept).await {
+        match self.code.create_record(record, kept).await {
             Ok(stored) => {
                 self.context.tally.created.inc();
                 info!(job = %stored.name(), replicas = stored.record.replicas().len(), "job accepted");
@@ -79,10 +99,10 @@ impl Jobs {
     /// with this name.
     pub(super) async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
-        let mut arrivals = self.arrivals.subscribe();
+        let mut arrivals = self.table.arrivals();
         let arrival = async {
             loop {
-                if let Some(handle) = self.find(name).filter(|handle| handle.uid() == *uid) {
+                if let Some(handle) = self.table.find(name).filter(|handle| handle.uid() == *uid) {
                     return Some(handle);
                 }
                 arrivals.changed().await.ok()?;
@@ -114,7 +134,7 @@ impl Jobs {
     /// The number of files that a deletion of this job removes. Too small if the disk does not answer in time, because a
     /// wrong number is better than no deletion.
     async fn written_files(&self, name: &JobName) -> u64 {
-        let Some(handle) = self.find(name) else { return 0 };
+        let Some(handle) = self.table.find(name) else { return 0 };
         let job = JobKey { name: name.clone(), uid: handle.uid() };
         timeout(COUNTING_LIMIT + ONE_FILE, self.context.backend.written_files(&job)).await.unwrap_or_default()
     }
@@ -157,7 +177,7 @@ impl Jobs {
     /// If the number of workers rises, checks whether the back end accepts the job with more workers. Does not report
     /// an invalid change: the later change of the record returns that error.
     async fn admit_patched(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
-        let Some(handle) = self.find(name).filter(|_| patch.scales()) else { return Ok(()) };
+        let Some(handle) = self.table.find(name).filter(|_| patch.scales()) else { return Ok(()) };
         let (spec, now) = {
             let view = handle.view.borrow();
             (view.spec.clone(), view.workers.filter(|_| view.result.is_none()))
@@ -178,9 +198,9 @@ impl Jobs {
         wait: Duration,
     ) -> Result<JobRecord, JobsError> {
         self.admit_patched(name, patch).await?;
-        let view = self.find(name).map(|handle| handle.view);
+        let view = self.table.find(name).map(|handle| handle.view);
         let before = view.and_then(|view| Some((view.borrow().code?, view.clone())));
-        let kept = self.prepare_push(name, patch, wait).await?;
+        let kept = self.code.prepare_push(name, patch, wait).await?;
         let refusal = Mutex::new(None);
         let now = self.context.store.now();
         let change = |record: &mut JobRecord| {
@@ -194,7 +214,7 @@ impl Jobs {
         let refusal = refusal.lock().take();
         let is_refused = refusal.is_some() || matches!(amended, Err(StoreError::NotFound(_) | StoreError::Refused(_)));
         if let (KeptCode::New(copy), true) = (&kept, is_refused) {
-            self.remove_copy(copy).await;
+            self.code.remove_copy(copy).await;
         }
         if let Some(error) = refusal {
             return Err(error);
@@ -202,7 +222,7 @@ impl Jobs {
         match amended {
             Ok(stored) => {
                 let replaced = before.filter(|(code, _)| stored.record.code() != Some(*code));
-                replaced.iter().for_each(|(code, job)| self.note_replaced(*code, job));
+                replaced.iter().for_each(|(code, job)| self.code.note_replaced(*code, job));
                 Ok(stored.record)
             }
             Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),

@@ -195,7 +195,7 @@ async fn a_master_drives_or_ignores_every_record_with_a_hostile_number() {
     master.succeed(&conformance::record("healthy").spec).await;
     for name in &readable {
         // A job with a short time to live may be deleted by now.
-        if let Some(job) = master.jobs.find(name) {
+        if let Some(job) = master.jobs.table.find(name) {
             until(&job, |view| view.seq > 1 || view.state.is_finished()).await;
         }
     }

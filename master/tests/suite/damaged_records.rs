@@ -77,7 +77,7 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
 
     let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     master.succeed(&conformance::record("healthy").spec).await;
-    assert_eq!(master.jobs.list().len(), readable + 1);
+    assert_eq!(master.jobs.table.list().len(), readable + 1);
     for name in &unreadable {
         assert_eq!(captured_log::lines(&[&format!("job \\\"{name}\\\" cannot be read")]).len(), 1, "{name}");
         assert!(master.backend.table(name).borrow().is_empty(), "{name} has pods");
@@ -137,9 +137,10 @@ async fn leaves_a_record_alone(format: u32) {
     let text = json!({ "format": format, "uid": stored.record.uid, "spec": "in another form" }).to_string();
     overwrite(&file, stored.name(), text.as_bytes());
     let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
+    assert!(master.jobs.table.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
-        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of another format was changed");
+        let refused =
+            master.jobs.requests.wish(stored.name(), wish).await.expect_err("a record of another format was changed");
         let formats = format!("in format {format}; this version supports format {FORMAT}");
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }

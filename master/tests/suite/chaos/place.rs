@@ -289,8 +289,8 @@ impl Master {
     /// Ends the master as a kill does. Returns when all its drivers have ended.
     pub(crate) async fn die(&self) {
         self.following.abort();
-        for view in self.jobs.list() {
-            let Some(handle) = self.jobs.find(&view.name) else { continue };
+        for view in self.jobs.table.list() {
+            let Some(handle) = self.jobs.table.find(&view.name) else { continue };
             let mut view = handle.view;
             // A driver drops the view's sender when it ends.
             while view.changed().await.is_ok() {}

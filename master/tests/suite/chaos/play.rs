@@ -188,7 +188,7 @@ impl Stage {
     /// Submits the job, waits for its end and deletes it. Each request is sent to the current master.
     async fn client(&self) {
         let spec = &self.place.spec;
-        let uid = self.ask(async |jobs| match jobs.submit(spec.clone()).await {
+        let uid = self.ask(async |jobs| match jobs.requests.submit(spec.clone()).await {
             Ok(Submitted::Created(job) | Submitted::Existing(job)) => Some(job.view.borrow().uid.clone()),
             Err(JobsError::Code(_)) => {
                 keep(jobs.code());
@@ -223,7 +223,7 @@ impl Stage {
         self.thaw().await;
         self.wish(Wish::Delete).await;
         self.ask(async |jobs| {
-            let is_gone = jobs.find(&spec.name).is_none();
+            let is_gone = jobs.table.find(&spec.name).is_none();
             let record = self.place.store.get(&spec.name).await.expect("the store in memory failed");
             (is_gone && record.is_none()).then_some(())
         })
@@ -263,7 +263,7 @@ impl Stage {
     }
 
     async fn wish(&self, wish: Wish) {
-        self.ask(async |jobs| match jobs.wish(&self.place.spec.name, wish).await {
+        self.ask(async |jobs| match jobs.requests.wish(&self.place.spec.name, wish).await {
             Ok(()) | Err(JobsError::Unknown(_)) => Some(()),
             Err(_) => None,
         })
@@ -274,7 +274,7 @@ impl Stage {
     async fn push(&self, script: &'static str) {
         self.ask(async |jobs| {
             let code = Some(keep_files(jobs.code(), [script, "NAME = 1"]));
-            match jobs.patch(&self.place.spec.name, JobPatch { code, ..JobPatch::default() }).await {
+            match jobs.requests.patch(&self.place.spec.name, JobPatch { code, ..JobPatch::default() }).await {
                 // An earlier attempt may have succeeded although its answer was lost.
                 Ok(_) | Err(JobsError::TakesNoCode(_)) => Some(()),
                 Err(_) => None,
@@ -285,13 +285,13 @@ impl Stage {
 
     async fn suspend(&self, is_suspended: bool) {
         let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-        self.ask(async |jobs| jobs.patch(&self.place.spec.name, patch).await.ok()).await;
+        self.ask(async |jobs| jobs.requests.patch(&self.place.spec.name, patch).await.ok()).await;
     }
 
     /// Waits until a master shows a view of the job that `test` accepts.
     async fn shown(&self, test: impl Fn(&JobView) -> bool) -> JobView {
         self.ask(async |jobs| {
-            let mut view = jobs.find(&self.place.spec.name)?.view;
+            let mut view = jobs.table.find(&self.place.spec.name)?.view;
             let seen = view.wait_for(&test).await.ok()?.clone();
             Some(seen)
         })

@@ -15,7 +15,7 @@ use crate::service::turns::placed;
 async fn submit(master: &Master, name: &str, workers: u32, priority: u32) -> JobHandle {
     let mut spec = spec(name, workers);
     spec.pod.priority_class = Some(format!("priority-{priority}").parse().expect("a valid name"));
-    match master.jobs.submit(spec).await.expect("the job was not accepted") {
+    match master.jobs.requests.submit(spec).await.expect("the job was not accepted") {
         Submitted::Created(job) | Submitted::Existing(job) => job,
     }
 }
@@ -48,7 +48,7 @@ async fn succeed(place: &Place, master: &Master, name: &str) {
     let mut ticks = ticks();
     loop {
         ticks.tick().await;
-        let job = master.jobs.find(&name.parse().expect("a valid name")).expect("the job is lost");
+        let job = master.jobs.table.find(&name.parse().expect("a valid name")).expect("the job is lost");
         let view = job.view.borrow().clone();
         assert_eq!(view.restarts.total(), 0, "{name} has restarted: {view:?}");
         if view.state == JobState::Running {

@@ -165,14 +165,14 @@ async fn a_master_writes_the_missing_copy_that_a_job_needs_and_removes_the_copy_
     let name = format!("muster-code-{code}");
     let script = "train.py".parse().expect("not a script");
     let spec = JobSpec { code: Some(code), script, ..spec("digits") };
-    jobs.submit(spec.clone()).await.expect("not accepted");
+    jobs.requests.submit(spec.clone()).await.expect("not accepted");
     server.remove("configmaps", &name);
     let creates = |asked: &[Asked]| {
         asked.iter().filter(|asked| asked.kind == Kind::Create && asked.body["metadata"]["name"] == name).count()
     };
     server.until("the copy is written again", |asked| creates(asked) == 2).await;
 
-    jobs.wish(&spec.name, Wish::Delete).await.expect("no record");
+    jobs.requests.wish(&spec.name, Wish::Delete).await.expect("no record");
     let at = |asked: &[Asked], path: String| {
         asked.iter().find(|asked| asked.kind == Kind::Delete && asked.path == path).map(|asked| asked.at)
     };

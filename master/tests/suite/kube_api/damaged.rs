@@ -116,13 +116,13 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     server.put("configmaps", config_map("taken", "{"));
     let master = first(&server).await;
     let spec = conformance::record("taken").spec;
-    let refused = master.jobs.submit(spec.clone()).await;
+    let refused = master.jobs.requests.submit(spec.clone()).await;
     assert!(matches!(&refused, Err(JobsError::Unreadable { job, .. }) if job.name == spec.name), "{refused:?}");
-    let refused = master.jobs.wish(&spec.name, Wish::Cancel).await;
+    let refused = master.jobs.requests.wish(&spec.name, Wish::Cancel).await;
     assert!(matches!(&refused, Err(JobsError::Unreadable { .. })), "{refused:?}");
     assert!(server.object("configmaps", "muster-taken").is_some());
 
-    master.jobs.wish(&spec.name, Wish::Delete).await.expect("cannot delete the job");
+    master.jobs.requests.wish(&spec.name, Wish::Delete).await.expect("cannot delete the job");
     let journal = server.journal();
     let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
@@ -136,7 +136,7 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     copy["metadata"]["labels"]["muster/job"] = json!("original");
     server.put("configmaps", copy);
     let master = first(&server).await;
-    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("not refused").to_string();
+    let refused = master.jobs.requests.wish(&name("copy"), Wish::Delete).await.expect_err("not refused").to_string();
     let removal = "remove the record with kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
     assert!(refused.ends_with(removal), "the message does not end with the command: {refused}");

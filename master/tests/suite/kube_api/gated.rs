@@ -50,7 +50,9 @@ async fn the_start_timeout_of_a_gated_gang_begins_when_no_pod_is_held_back_any_m
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     server.on_pod(gate);
     let jobs = jobs(&server, begin(&server).await, AgentKey::random(), logs.path());
-    let Submitted::Created(job) = jobs.submit(spec()).await.expect("not accepted") else { panic!("not a new job") };
+    let Submitted::Created(job) = jobs.requests.submit(spec()).await.expect("not accepted") else {
+        panic!("not a new job")
+    };
     let waiting = until(&job, |view| view.replicas[0].reason.is_some()).await.expect("no reason");
     let reason = waiting.replicas[0].reason.as_deref().unwrap_or_default();
     assert!(reason.ends_with("Scheduling is blocked due to non-empty scheduling gates"), "{reason}");

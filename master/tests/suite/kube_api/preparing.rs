@@ -64,7 +64,7 @@ async fn a_missing_right_is_reported_in_the_words_of_the_api_and_not_retried() {
 async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     let jobs = jobs(&server, begin(&server).await, AgentKey::random(), logs.path());
-    let submitted = jobs.submit(spec("digits")).await;
+    let submitted = jobs.requests.submit(spec("digits")).await;
     let Ok(Submitted::Created(job)) = submitted else { panic!("{submitted:?}") };
     let count = |asked: &[Asked], path: &str| {
         asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == path && !asked.is_trial()).count()

@@ -67,7 +67,7 @@ fn ticking() -> AbortOnDropHandle<()> {
 }
 
 async fn submit(jobs: &master::registry::Jobs) -> JobHandle {
-    match jobs.submit(spec()).await.expect("not accepted") {
+    match jobs.requests.submit(spec()).await.expect("not accepted") {
         Submitted::Created(job) => job,
         Submitted::Existing(_) => panic!("not a new job"),
     }
@@ -183,7 +183,7 @@ async fn while_the_watch_of_records_is_silent_a_job_is_accepted_and_cancelled() 
     server.silence("configmaps", Silence::Always);
     let job = submit(&jobs).await;
     asked(&server, "pods", false, WORKERS as usize).await;
-    jobs.wish(&spec().name, Wish::Cancel).await.expect("not cancelled");
+    jobs.requests.wish(&spec().name, Wish::Cancel).await.expect("not cancelled");
     let view = until(&job, |view| view.result.is_some()).await;
     assert_eq!(view.result, Some(JobResult::Cancelled));
 }

@@ -84,7 +84,7 @@ impl World {
         let NextStep::Apply(read) = tfjob.need(None, &ObjectMemory::default(), UnixMillis(0)) else {
             panic!("{tfjob:?}")
         };
-        self.jobs.apply(*read).await.expect("not accepted");
+        self.jobs.requests.apply(*read).await.expect("not accepted");
     }
 
     /// Waits until the records of these jobs are deleted.
@@ -159,13 +159,13 @@ async fn a_sweep_that_is_late_does_not_delete_the_job_of_a_tfjob_that_was_create
     server.script_times(2, Kind::List, &Reply::Late(Duration::from_secs(20)));
     let lists = |asked: &[Asked]| lists_by_name(asked, |field| field == "metadata.name=again");
     server.until("the sweep asks for the earlier TFJob", |asked| lists(asked) == 1).await;
-    world.jobs.delete(&name, None).await.expect("not deleted");
+    world.jobs.requests.delete(&name, None).await.expect("not deleted");
     world.deletes(&["again"]).await;
     let later = server.put_unreported("tfjobs", tfjob("again", ""));
     world.apply(&later).await;
-    let job = world.jobs.find(&name).expect("no job").view.borrow().uid.clone();
+    let job = world.jobs.table.find(&name).expect("no job").view.borrow().uid.clone();
     server.until("a second sweep asks for the later TFJob", |asked| lists(asked) >= 3).await;
-    assert_eq!(world.jobs.find(&name).map(|found| found.view.borrow().uid.clone()), Some(job));
+    assert_eq!(world.jobs.table.find(&name).map(|found| found.view.borrow().uid.clone()), Some(job));
     let deletions = |one: &&Asked| one.kind == Kind::Delete && one.path == "configmaps/muster-again";
     assert_eq!(server.journal().iter().filter(deletions).count(), 1);
 }

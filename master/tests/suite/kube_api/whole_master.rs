@@ -94,7 +94,7 @@ async fn submit(server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
 
 async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
     let jobs = jobs(server, begin(server).await, agent_key, logs.path());
-    match jobs.submit(spec()).await.expect("not accepted") {
+    match jobs.requests.submit(spec()).await.expect("not accepted") {
         Submitted::Created(handle) => handle,
         Submitted::Existing(_) => panic!("the job exists already"),
     }
@@ -153,7 +153,7 @@ async fn a_job_that_brings_its_code_needs_one_more_write_for_new_and_for_known_c
     let renew = format!("Replace configmaps/muster-code-{code}");
     let mut expected = vec![];
     for (spec, keep) in [(first, "Create configmaps"), (second, renew.as_str())] {
-        jobs.submit(spec).await.expect("not accepted");
+        jobs.requests.submit(spec).await.expect("not accepted");
         expected.extend(vec!["Create pods (dry run)", keep, "Create configmaps", "Create networkpolicies"]);
         expected.extend(vec!["Create pods"; WORKERS as usize]);
         server.until("all pods are created", |asked| count(asked) == expected.len()).await;

@@ -26,7 +26,7 @@ fn request(name: &str, policy: &Value, options: &Value) -> Value {
 }
 
 async fn agents(master: &Master, name: &str) -> Vec<FakeAgent> {
-    let spec = master.jobs.find(&name.parse().expect("not a name")).expect("no job").view.borrow().spec.clone();
+    let spec = master.jobs.table.find(&name.parse().expect("not a name")).expect("no job").view.borrow().spec.clone();
     master.started(&spec).await
 }
 
@@ -41,7 +41,7 @@ async fn a_tfjob_is_accepted_once_and_is_shown_as_an_object_with_conditions() {
     for agent in agents(&master, "mnist").await {
         agent.exit(protocol::agent::ExitOutcome::Code(0));
     }
-    let job = master.jobs.find(&"mnist".parse().expect("not a name")).expect("no job");
+    let job = master.jobs.table.find(&"mnist".parse().expect("not a name")).expect("no job");
     reach(&job, JobState::Succeeded).await;
     let again = master.post(TFJOBS, &body).await;
     assert_eq!((again.status, &again.json()["job"]["state"]), (200, &json!("succeeded")));
@@ -61,7 +61,7 @@ async fn a_suspended_tfjob_is_resumed_when_it_is_applied_without_suspend() {
     let master = Master::serving(None).await;
     let suspended = request("later", &json!({ "suspend": true }), &json!({}));
     assert_eq!(master.post(TFJOBS, &suspended).await.status, 201);
-    let job = master.jobs.find(&"later".parse().expect("not a name")).expect("no job");
+    let job = master.jobs.table.find(&"later".parse().expect("not a name")).expect("no job");
     until(&job, |view| view.state == JobState::Suspended).await;
     assert_eq!(master.get("/v1/jobs/later/tfjob").await.json()["spec"]["runPolicy"]["suspend"], true);
     assert_eq!(master.post(TFJOBS, &request("later", &json!({}), &json!({}))).await.status, 200);
@@ -77,10 +77,11 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
     let apply = async |code: CodeId| {
         let request = request("brought", &json!({}), &json!({ "code": code, "script": "train.py" }));
         let request = serde_json::from_value(request).expect("not a request");
-        let read = kubeflow::read(&request, &ReplicaHost::Pods { namespace: "training".to_owned(), honours_root: false })
-            .expect("an invalid TFJob");
-        let is_fine = master.jobs.dry_run_of_tfjob(&read).await.is_ok();
-        let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());
+        let read =
+            kubeflow::read(&request, &ReplicaHost::Pods { namespace: "training".to_owned(), honours_root: false })
+                .expect("an invalid TFJob");
+        let is_fine = master.jobs.requests.dry_run_of_tfjob(&read).await.is_ok();
+        let applied = master.jobs.requests.apply(read).await.map(drop).map_err(|error| error.to_string());
         assert_eq!(applied.is_ok(), is_fine, "the dry run and `apply` disagree: {applied:?}");
         applied
     };
@@ -91,10 +92,10 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
     assert_eq!(apply(other).await, Err(refused.to_owned()));
     let name = "brought".parse().expect("not a name");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
-    master.jobs.patch(&name, patch).await.expect("the push failed");
+    master.jobs.requests.patch(&name, patch).await.expect("the push failed");
     apply(other).await.expect("an apply with the pushed code failed");
     assert_eq!(apply(code).await, Err(refused.to_owned()));
-    let cancelled = master.jobs.wish(&name, master::store::Wish::Cancel).await;
+    let cancelled = master.jobs.requests.wish(&name, master::store::Wish::Cancel).await;
     cancelled.expect("the wish was not recorded");
     let ended = "tfjob brought has ended, or is being stopped, so it takes no new code. To run it again with the new \
                  code, first delete the old job: client delete brought";

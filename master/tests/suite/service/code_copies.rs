@@ -210,7 +210,7 @@ async fn code_is_no_longer_wanted_when_no_replica_waits_for_it() {
     master.backend.evict(&spec.name, worker(1), "Evicted: low on memory");
     until(&job, wants(spec.code)).await;
     let patch = JobPatch { worker_num: Some(1), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.expect("the number of workers was refused");
+    master.jobs.requests.patch(&spec.name, patch).await.expect("the number of workers was refused");
     until(&job, |view| view.wanted_code.is_none()).await;
 }
 
@@ -252,7 +252,7 @@ async fn a_quota_with_room_for_one_object_keeps_the_record_and_the_view_has_a_wa
     let code = keep(master.jobs.code());
     let spec = spec(code, 0);
     master.store.set_quota(0).await;
-    let refused = master.jobs.submit(spec.clone()).await.expect_err("accepted without room");
+    let refused = master.jobs.requests.submit(spec.clone()).await.expect_err("accepted without room");
     assert!(matches!(&refused, JobsError::NotKept(reason) if reason == "exceeded quota"), "{refused}");
     assert_eq!(copies(&master.store).await, []);
     for room in [1, 2] {
@@ -282,7 +282,8 @@ async fn a_copy_whose_record_is_refused_is_removed_at_once() {
     let patch = JobPatch { code: Some(code), ..JobPatch::default() };
     let without = spec_with("plain", 1, RunPolicy::default());
     master.submit(without.clone()).await;
-    let refused = master.jobs.patch(&without.name, patch).await.expect_err("a job without code has taken code");
+    let refused =
+        master.jobs.requests.patch(&without.name, patch).await.expect_err("a job without code has taken code");
     assert!(matches!(refused, JobsError::NotPushable(_)), "{refused}");
     assert_eq!(copies(&master.store).await, []);
     // With a range, the push is refused when the record is about to be written.
@@ -291,7 +292,7 @@ async fn a_copy_whose_record_is_refused_is_removed_at_once() {
     reach(&job, JobState::Running).await;
     let other = keep_other(&master);
     let patch = JobPatch { code: Some(other), worker_num: Some(9), ..JobPatch::default() };
-    let refused = master.jobs.patch(&spec.name, patch).await.expect_err("a fixed job has a range");
+    let refused = master.jobs.requests.patch(&spec.name, patch).await.expect_err("a fixed job has a range");
     assert!(matches!(refused, JobsError::Spec(_)), "{refused}");
     assert_eq!(copies(&master.store).await, [code]);
     assert_eq!(job.view.borrow().pushes, 0);

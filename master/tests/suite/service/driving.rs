@@ -66,7 +66,7 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     master.store.delete(&old.name, &old.uid).await.expect("cannot delete the record");
     let submit = {
         let jobs = std::sync::Arc::clone(&master.jobs);
-        tokio::spawn(async move { jobs.submit(spec("again", 1)).await })
+        tokio::spawn(async move { jobs.requests.submit(spec("again", 1)).await })
     };
     // The registry follows the records again when the new record exists and the submission has had time to continue.
     // The registry then learns of the deletion and of the new record.

@@ -50,7 +50,7 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> 
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
     let patch = JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() };
-    let record = master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
+    let record = master.jobs.requests.patch(&spec.name, patch).await.expect("the change was refused");
     record.workers().expect("the job is not elastic")
 }
 

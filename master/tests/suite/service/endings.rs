@@ -146,6 +146,6 @@ async fn a_cancel_of_a_finished_job_changes_nothing() {
     master.wish(&before.name, Wish::Cancel).await;
     let record = master.store.get(&before.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!((record.wish, record.ended.map(|ended| ended.result)), (Wish::Run, Some(JobResult::Succeeded)));
-    let job = master.jobs.find(&before.name).expect("the job is no longer listed");
+    let job = master.jobs.table.find(&before.name).expect("the job is no longer listed");
     assert_eq!(until(&job, |_| true).await, before);
 }

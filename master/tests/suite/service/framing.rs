@@ -10,7 +10,7 @@ const HIDDEN: &str =
 async fn send(master: &Master, head: &str, body: &str) -> (Vec<u16>, String) {
     let request = format!("{head}Host: 127.0.0.1\r\n\r\n{body}{HIDDEN}");
     let answer = master.raw(request.as_bytes()).await;
-    assert_eq!(master.jobs.list(), [], "{}: {answer}", request.chars().take(500).collect::<String>());
+    assert_eq!(master.jobs.table.list(), [], "{}: {answer}", request.chars().take(500).collect::<String>());
     (statuses(&answer), answer)
 }
 

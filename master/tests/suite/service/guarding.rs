@@ -7,7 +7,7 @@ use crate::service::harness::{Answer, Master, client, statuses};
 const CREATE: &str = "/create?strategy=AllReduce&n_worker=1&name=forged";
 
 async fn has_no_jobs(master: &Master) {
-    assert_eq!(master.jobs.list(), []);
+    assert_eq!(master.jobs.table.list(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

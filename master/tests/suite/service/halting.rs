@@ -152,7 +152,7 @@ async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
     let spec = JobSpec { worker_min: Some(1), ..halting(&master) };
     let (job, ..) = halt(&master, &spec).await;
     let more = JobPatch { worker_num: Some(3), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, more).await.expect("the change was refused");
+    master.jobs.requests.patch(&spec.name, more).await.expect("the change was refused");
     let third = master.backend.agent(&spec.name, worker(2)).await;
     let view = until(&job, |view| view.replicas.len() == 3).await;
     assert_eq!((view.state, third.history().configs.len()), (JobState::Halted, 0));

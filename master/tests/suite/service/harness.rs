@@ -157,8 +157,8 @@ impl Master {
     /// Stops following the records and driving jobs. The master does not see later events.
     pub(crate) async fn stop_following(&self) {
         self.following.abort();
-        for view in self.jobs.list() {
-            let mut view = self.jobs.find(&view.name).expect("a listed job has no driver").view;
+        for view in self.jobs.table.list() {
+            let mut view = self.jobs.table.find(&view.name).expect("a listed job has no driver").view;
             // A driver drops the view's sender when it ends.
             in_time("the driver ends", async { while view.changed().await.is_ok() {} }).await;
         }
@@ -203,7 +203,7 @@ impl Master {
 
     /// Submits a new job.
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobHandle {
-        match self.jobs.submit(spec).await.expect("the job was not accepted") {
+        match self.jobs.requests.submit(spec).await.expect("the job was not accepted") {
             Submitted::Created(handle) => handle,
             Submitted::Existing(handle) => panic!("the job exists already: {:?}", handle.view.borrow()),
         }
@@ -211,16 +211,16 @@ impl Master {
 
     /// The job with this name.
     pub(crate) fn job(&self, name: &JobName) -> JobHandle {
-        self.jobs.find(name).expect("no record of the job")
+        self.jobs.table.find(name).expect("no record of the job")
     }
 
     pub(crate) async fn suspend(&self, spec: &JobSpec, is_suspended: bool) {
         let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-        self.jobs.patch(&spec.name, patch).await.expect("the change was refused");
+        self.jobs.requests.patch(&spec.name, patch).await.expect("the change was refused");
     }
 
     pub(crate) async fn wish(&self, job: &JobName, wish: Wish) {
-        self.jobs.wish(job, wish).await.expect("no record of the job");
+        self.jobs.requests.wish(job, wish).await.expect("no record of the job");
     }
 
     /// Waits until the runs of all agents of the job have started, and returns the agents.
@@ -246,7 +246,7 @@ impl Master {
     /// Waits until the registry no longer has the job.
     pub(crate) async fn forgotten(&self, name: &JobName) {
         let gone = async {
-            while self.jobs.find(name).is_some() {
+            while self.jobs.table.find(name).is_some() {
                 tokio::task::yield_now().await;
             }
         };

@@ -146,7 +146,7 @@ async fn a_new_master_does_not_open_the_output_of_a_finished_job_before_somebody
     let store = stored(vec![ended("over", 1, "first")]).await;
     let master = Master::keeping(1, "second", store, logs);
     in_time("the master has read the records", master.jobs.complete()).await;
-    let job = master.jobs.find(&"over".parse().expect("not a name")).expect("no job");
+    let job = master.jobs.table.find(&"over".parse().expect("not a name")).expect("no job");
     reach(&job, JobState::Succeeded).await;
     let log = job.kept.logs.of(worker(0)).expect("no log");
     assert_eq!(log.progress().end, 0, "the master has opened the file");

@@ -142,7 +142,7 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
-    let job = master.jobs.find(&spec.name).expect("no job");
+    let job = master.jobs.table.find(&spec.name).expect("no job");
     let log = job.kept.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(114, "after\n".into(), wall_clock()).await.expect("cannot append to the log");
     log.append(130, "".into(), wall_clock()).await.expect("cannot append to the log");

@@ -37,7 +37,7 @@ pub(crate) fn keep_both(store: &CodeStore) {
 
 pub(crate) async fn push(master: &Master, spec: &JobSpec, code: CodeId) -> Result<(), String> {
     let patch = JobPatch { code: Some(code), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.map(drop).map_err(|error| error.to_string())
+    master.jobs.requests.patch(&spec.name, patch).await.map(drop).map_err(|error| error.to_string())
 }
 
 pub(crate) fn runs_in(epoch: u32, sequence: u32) -> impl Fn(&JobView) -> bool {
@@ -99,7 +99,7 @@ async fn a_push_that_takes_longer_than_a_request_names_the_slow_agent_and_succee
     let other = keep_other(&master);
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
     let error = loop {
-        let pushed = master.jobs.patch_within(&spec.name, patch, Duration::ZERO).await;
+        let pushed = master.jobs.requests.patch_within(&spec.name, patch, Duration::ZERO).await;
         let error = pushed.expect_err("the push succeeded before all agents had the code").to_string();
         if !error.contains("worker-0, ") {
             break error;
@@ -126,7 +126,7 @@ async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_ag
     let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
     std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob cannot be damaged");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
-    let error = master.jobs.patch(&spec.name, patch).await.expect_err("damaged code was accepted");
+    let error = master.jobs.requests.patch(&spec.name, patch).await.expect_err("damaged code was accepted");
     assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");
     keep_other(&master);
     push(&master, &spec, other).await.expect("the push failed after the file was sent again");
@@ -225,7 +225,7 @@ async fn a_push_is_accepted_while_the_job_waits_for_its_pods_and_refused_after_t
     push(&master, &spec, other).await.expect("the push failed");
     let view = until(&job, |view| view.pushes == 1).await;
     assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
-    master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish was not recorded");
+    master.jobs.requests.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish was not recorded");
     let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("a deleted job has taken code");
     assert!(error.contains("takes no new code") || error.starts_with("no job is named"), "{error}");
 }

@@ -222,7 +222,8 @@ async fn a_spec_that_is_too_long_for_a_record_is_refused_with_its_length() {
     let secret: protocol::pod::ObjectName = "s".repeat(253).parse().expect("not a name");
     let pod = protocol::pod::PodOptions { env_secrets: vec![secret; 3000], ..protocol::pod::PodOptions::default() };
     let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
-    let refused = master.jobs.submit(spec.clone()).await.expect_err("a spec that is too long was accepted").to_string();
+    let refused =
+        master.jobs.requests.submit(spec.clone()).await.expect_err("a spec that is too long was accepted").to_string();
     assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
     assert_eq!(master.store.get(&spec.name).await.expect("cannot read the record"), None);
 }

@@ -81,9 +81,9 @@ async fn a_suspended_job_can_be_cancelled_and_an_ended_job_cannot_be_suspended()
     until(&job, |view| view.state == JobState::Running).await;
     master.suspend(&spec, true).await;
     emptied(&master, &job, &spec).await;
-    master.jobs.wish(&spec.name, Wish::Cancel).await.expect("the cancel was refused");
+    master.jobs.requests.wish(&spec.name, Wish::Cancel).await.expect("the cancel was refused");
     reach(&job, JobState::Cancelled).await;
     let patch = JobPatch { suspended: Some(true), ..JobPatch::default() };
-    let error = master.jobs.patch(&spec.name, patch).await.expect_err("an ended job was suspended");
+    let error = master.jobs.requests.patch(&spec.name, patch).await.expect_err("an ended job was suspended");
     assert_eq!(error.to_string(), "job \"paused\" has ended, or is being stopped, so it can no longer be changed");
 }

@@ -18,7 +18,7 @@ use crate::service::harness::{Master, in_time, reach, spec};
 async fn found(master: &Master, name: &protocol::ids::JobName) -> master::registry::JobHandle {
     let find = async {
         loop {
-            if let Some(handle) = master.jobs.find(name) {
+            if let Some(handle) = master.jobs.table.find(name) {
                 return handle;
             }
             tokio::task::yield_now().await;

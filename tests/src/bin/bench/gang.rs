@@ -44,7 +44,7 @@ impl FakeGang {
         let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
         let jobs = jobs(&backend, &store, logs.path());
         let following = tokio::spawn(Arc::clone(&jobs).run());
-        let (Submitted::Created(job) | Submitted::Existing(job)) = jobs.submit(spec.clone()).await?;
+        let (Submitted::Created(job) | Submitted::Existing(job)) = jobs.requests.submit(spec.clone()).await?;
         let gang = Self { backend, store, spec, job, following, _logs: logs };
         gang.until(|view| view.state == JobState::Running).await?;
         Ok(gang)

@@ -84,8 +84,8 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     let jobs = jobs(&FakeBackend::new(Arrival::AtOnce), &FakeStore::default(), dir);
     tokio::spawn(Arc::clone(&jobs).run());
     let spec = spec("full", None, LOGS)?;
-    jobs.submit(spec.clone()).await?;
-    let handle = jobs.find(&spec.name).context("the registry does not contain the job")?;
+    jobs.requests.submit(spec.clone()).await?;
+    let handle = jobs.table.find(&spec.name).context("the registry does not contain the job")?;
     for replica in plan::replicas(&spec) {
         fill(&handle.kept.logs, replica).await?;
     }
