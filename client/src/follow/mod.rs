@@ -62,7 +62,8 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone(), notes.clone()));
     if let Some(wanted) = logs {
-        let until = if notes.shows_progress() { StreamUntil::EndWithUnfinished } else { StreamUntil::End };
+        let shows_unfinished = notes.shows_progress() || data.shows_frames();
+        let until = if shows_unfinished { StreamUntil::EndWithUnfinished } else { StreamUntil::End };
         let offsets = BTreeMap::new();
         feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, until, offsets, events }));
     }
@@ -122,7 +123,10 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
                 tell_changes(last.as_ref(), &view, data, notes)?;
                 last = Some(narrate::known(last, *view));
             }
-            Some(FollowEvent::Line(line)) if line.unfinished => notes.show_unfinished(&line),
+            Some(FollowEvent::Line(line)) if line.unfinished => {
+                notes.show_unfinished(&line);
+                data.frame(&line)?;
+            }
             Some(FollowEvent::Line(line)) => {
                 notes.end_unfinished(line.replica);
                 data.log_line(&line)?;

@@ -6,6 +6,7 @@ pub(crate) mod command_line;
 mod differences;
 mod duration;
 mod format;
+mod frames;
 pub(crate) mod hints;
 mod last_lines;
 pub(crate) mod narrate;
@@ -25,6 +26,7 @@ mod why;
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::time::Instant;
 
 use anstyle::{AnsiColor, Style};
 use launchers::timestamp;
@@ -55,6 +57,7 @@ pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
 use crate::ending::error::{Cause, Error};
+use frames::{Frames, last_frame};
 use stdout::{Stdout, WriteLoss};
 use text::colours_of;
 
@@ -97,6 +100,7 @@ pub(crate) struct Data {
     /// Whether log lines are printed with their times.
     shows_times: bool,
     partial_line: Vec<u8>,
+    frames: Frames,
 }
 
 /// How log lines are printed.
@@ -141,6 +145,7 @@ impl Data {
             log_lines: LogLines::Prefixed(0),
             shows_times: false,
             partial_line: Vec::new(),
+            frames: Frames::default(),
         }
     }
 
@@ -212,8 +217,24 @@ impl Data {
         self.shows_times = true;
     }
 
-    /// Prints one line of a replica's output. A pipe or a file gets the text unchanged.
+    /// Whether a pipe or a file gets frames of progress bars.
+    pub(crate) fn shows_frames(&self) -> bool {
+        !self.terminal && self.log_lines != LogLines::Json
+    }
+
+    /// Prints the newest frame of a progress bar into a pipe or a file, if this is due. So a reader sees that the script
+    /// goes on.
+    pub(crate) fn frame(&mut self, line: &LogLine) -> Result<(), Error> {
+        let is_due = self.shows_frames() && self.frames.is_due(line, Instant::now());
+        if is_due { self.log_line(line) } else { Ok(()) }
+    }
+
+    /// Prints one line of a replica's output. A pipe or a file gets the text unchanged, but only the last frame of a
+    /// progress bar.
     pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), Error> {
+        if !line.unfinished {
+            self.frames.end(line.replica);
+        }
         let shown = match self.log_lines {
             // JSON does not escape C1 control characters and characters that change the direction of text.
             LogLines::Json => {
@@ -237,7 +258,7 @@ impl Data {
 
     /// The text of a line. If times are shown, the line's time is in front of the text.
     fn text_of<'a>(&self, line: &'a LogLine) -> Cow<'a, str> {
-        let text = self.safe(&line.line);
+        let text = self.safe(last_frame(&line.line));
         if !self.shows_times {
             return text;
         }

@@ -8,13 +8,15 @@ use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle_parse::{Params, Parser, Perform};
 
+use super::frames::last_frame;
+
 const ESCAPE: char = '\u{1b}';
 
 /// Makes one line safe for a terminal. Removes characters that change the direction of text, and control characters
-/// except tabs. Keeps SGR sequences (ECMA-48, 8.3.117) if `colours` are kept. Keeps only the text after the last
-/// carriage return: progress bars overwrite their line in this way, and would overwrite the replica's name too.
+/// except tabs. Keeps SGR sequences (ECMA-48, 8.3.117) if `colours` are kept. Keeps only the
+/// last frame of a progress bar, which would overwrite the replica's name too.
 pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
-    let line = after_last_return(line);
+    let line = last_frame(line);
     if line.chars().all(is_plain) {
         return Cow::Borrowed(line);
     }
@@ -41,11 +43,6 @@ pub(crate) enum Colours {
 /// Whether the stream shows colours. This also depends on variables such as `NO_COLOR`.
 pub(super) fn colours_of(stream: &impl RawStream) -> Colours {
     if AutoStream::choice(stream) == ColorChoice::Never { Colours::Removed } else { Colours::Kept }
-}
-
-fn after_last_return(line: &str) -> &str {
-    let shown = line.trim_end_matches('\r');
-    shown.rsplit('\r').next().unwrap_or(shown)
 }
 
 /// Whether a terminal shows this character and does nothing else with it.
@@ -117,7 +114,9 @@ mod tests {
             ("\u{1b}[\u{1}31mx", "\u{1b}[31mx\u{1b}[0m"),
             ("tail\u{1b}", "tail"),
             ("\u{1b}äx", ""),
-            ("a\u{8}\u{7}\u{0}b", "ab"),
+            ("ab\u{8}\u{7}\u{0}c", "abc"),
+            ("10%\u{8}\u{8}\u{8}\r50%\u{8}\u{8}\u{8}100%\u{8}\u{8}", "100%"),
+            ("äö\u{8}\u{8}\u{8}ü", "ü"),
             ("\u{9b}2Jc1", "2Jc1"),
             ("10%\r50%\r100%\r", "100%"),
             ("windows\r", "windows"),

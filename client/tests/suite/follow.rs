@@ -231,7 +231,7 @@ fn a_broken_log_stream_continues_after_its_last_line() {
     assert_eq!(text, "worker-0 │ one\nworker-1 │ two\nworker-0 │ three\nworker-1 │ four\n");
     let asked = master.asked();
     let again: Vec<&String> = asked.iter().filter(|request| request.contains("from=")).collect();
-    assert_eq!(again[0], "GET /v1/jobs/digits/logs?follow=true&from=worker-0%3A12%2Cworker-1%3A8");
+    assert_eq!(again[0], "GET /v1/jobs/digits/logs?follow=true&unfinished=true&from=worker-0%3A12%2Cworker-1%3A8");
 }
 
 #[test]

@@ -72,3 +72,11 @@ fn a_line_after_lost_output_that_was_not_asked_for_leads_to_no_hint() {
     let said = said_by_logs(line("worker-1", OFFSETS_OF_A_MASTER + 5, "late"), &["--tail", "1"]);
     assert!(!said.contains("hint"), "{said}");
 }
+
+#[test]
+fn a_pipe_gets_the_last_frame_of_a_progress_bar_and_json_gets_all_frames() {
+    let bar = || line("worker-0", 20, "10%\r50%\u{8}\u{8}\u{8}\r100%\r");
+    assert_eq!(logs(Logs::Lines(vec![bar()]), &[]).0, "worker-0 │ 100%\n");
+    let (json, _) = logs(Logs::Lines(vec![bar()]), &["-o", "json"]);
+    assert_eq!(serde_json::from_str::<LogLine>(&json).unwrap(), bar());
+}
