@@ -6,12 +6,12 @@ use protocol::history::PastJobs;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobList, JobSummary};
 
-use super::now;
 use crate::address::config::ClientConfig;
 use crate::args::ListArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::LONG_POLL;
+use crate::master::clock::now;
 use crate::master::patience::observe;
 use crate::masters::past;
 use crate::masters::upstream::Upstream;

@@ -36,9 +36,8 @@ mod wait;
 mod watch;
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use protocol::ids::{JobName, UnixMillis};
+use protocol::ids::JobName;
 
 use crate::address::config::ClientConfig;
 use crate::address::connection::ConnectionArgs;
@@ -116,10 +115,4 @@ async fn for_each(
 /// The current folder.
 fn current_folder() -> Result<PathBuf, Error> {
     std::env::current_dir().map_err(|error| Error::input("find the current folder").because(error))
-}
-
-/// The time now, by this machine's clock.
-fn now() -> UnixMillis {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }

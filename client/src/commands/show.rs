@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use super::now;
 use crate::args::{FormatArgs, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
+use crate::master::clock::now;
 use crate::masters::finder::ShownJob;
 use crate::masters::which_master::Masters;
 use crate::output::Format;

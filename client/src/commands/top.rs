@@ -8,12 +8,12 @@ use protocol::progress::JobSeries;
 use protocol::view::JobSummary;
 use tokio::time::sleep;
 
-use super::now;
 use crate::args::TopArgs;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
+use crate::master::clock::now;
 use crate::masters::finder::{Finder, JobPlace};
 use crate::output::{Data, Notes, spelled, top_of_jobs, top_of_replicas};
 

@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 
 use tokio::net::TcpListener;
 
-use super::now;
 use crate::address::config::{ClientConfig, has_desktop};
 use crate::args::UiArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
+use crate::master::clock::now;
 use crate::masters::upstream::Upstream;
 use crate::output::{Data, Notes};
 use crate::ui::browser;

@@ -30,6 +30,7 @@ use reqwest::{Client, ClientBuilder, Method, RequestBuilder, Response, StatusCod
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::clock;
 use crate::address::config::Token;
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
@@ -322,6 +323,7 @@ impl MasterClient {
             debug!("{asked}: {error}");
             error
         })?;
+        clock::learn(answer.headers());
         let status = answer.status();
         debug!("{asked}: {} after {} ms", status.as_u16(), begun.elapsed().as_millis());
         if status.is_success() {

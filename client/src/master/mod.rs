@@ -2,6 +2,7 @@
 
 pub(crate) mod announcement;
 pub(crate) mod client;
+pub(crate) mod clock;
 pub(crate) mod error;
 pub(crate) mod local;
 pub(crate) mod local_checks;

@@ -37,6 +37,24 @@ fn list_shows_a_line_for_each_job() {
 }
 
 #[test]
+fn ages_are_computed_by_the_clock_of_the_master() {
+    let late = |answer: axum::response::Response| async {
+        ([(axum::http::header::DATE, "Thu, 01 Jan 1970 00:01:01 GMT")], answer)
+    };
+    let view = running("digits");
+    let routes = axum::Router::new()
+        .route("/v1/jobs", axum::routing::get(async move || axum::Json(JobList { seq: 1, jobs: vec![view.summary()] })))
+        .layer(axum::middleware::map_response(late));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    listener.set_nonblocking(true).unwrap();
+    serve_aside(|| tokio::net::TcpListener::from_std(listener).unwrap(), routes);
+    let ended = run(folder_with_script().path(), &["list", "--master", &url]).expect_code(0);
+    let time: Vec<&str> = ended.stdout.lines().nth(1).unwrap().split_whitespace().skip(4).collect();
+    assert_eq!(time, ["1", "m", "00", "s"], "the job was accepted at 1 s");
+}
+
+#[test]
 fn list_watches_the_jobs_that_the_filters_choose() {
     let views = vec![running("digits"), failed("letters"), running("digits-2")];
     for (format, first) in [("text", 3), ("json", 2)] {
