@@ -35,7 +35,9 @@ mod uninstall;
 mod wait;
 mod watch;
 
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use protocol::ids::JobName;
 
@@ -44,9 +46,11 @@ use crate::address::connection::ConnectionArgs;
 use crate::args::{NameArg, SubmitArgs, Verb};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
+use crate::master::announcement::own_uid;
 use crate::master::client::MasterClient;
 use crate::masters::finder::Finder;
 use crate::masters::which_master::Masters;
+use crate::output::command_line::for_shell;
 use crate::output::{Data, Notes};
 
 /// Runs the command.
@@ -57,6 +61,13 @@ pub(crate) async fn run(
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
+    if let Some(path) = connection.token_file.as_deref().filter(|path| can_others_read(path) == Some(true)) {
+        let path = path.display().to_string();
+        notes.say(&format!(
+            "warning: other users can read the token in {path}; keep them out: chmod 600 {}",
+            for_shell(&path)
+        ));
+    }
     // Read the configuration only when it is needed: a wrong address must not fail a command that uses no master.
     let config = || ClientConfig::read(connection.clone());
     let masters = async |verb| Masters::find(verb, &config()?, notes).await;
@@ -115,4 +126,13 @@ async fn for_each(
 /// The current folder.
 fn current_folder() -> Result<PathBuf, Error> {
     std::env::current_dir().map_err(|error| Error::input("find the current folder").because(error))
+}
+
+/// Whether the group or others can read a file of this user. Kubernetes sets the modes of a Secret's files, which are in
+/// a folder such as `..2026_01_31_10_00_00.1`.
+fn can_others_read(path: &Path) -> Option<bool> {
+    let path = path.canonicalize().ok()?;
+    let found = path.metadata().ok().filter(|found| found.is_file() && Some(found.uid()) == own_uid())?;
+    let is_of_secret = path.parent()?.file_name()?.as_bytes().starts_with(b"..");
+    Some(found.mode() & 0o044 != 0 && !is_of_secret)
 }

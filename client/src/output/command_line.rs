@@ -46,7 +46,7 @@ fn flags(ConnectionArgs { master, token_file }: &ConnectionArgs) -> String {
 }
 
 /// Quotes a word if a shell would change it.
-fn for_shell(word: &str) -> String {
+pub(crate) fn for_shell(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:@%+=,".contains(letter);
     let is_safe = !word.is_empty() && word.chars().all(is_plain);
     if is_safe { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }

@@ -1,5 +1,7 @@
 //! A master that is unreachable or needs a token, and another program at the master's address.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::support::fake_master::{FakeMaster, Script, something_else};
 use crate::support::views::succeeded;
 use crate::support::{client, finish, folder_with_script, run};
@@ -64,6 +66,28 @@ fn the_token_comes_from_the_file_else_from_the_variable() {
     for (flags, variable) in [(&["list"][..], "s3cret"), (&["list", "--token-file", "token"], "wrong")] {
         let mut command = master.client(folder.path(), flags);
         finish(command.env("MUSTER_TOKEN", variable).spawn().unwrap()).expect_code(0);
+    }
+}
+
+#[test]
+fn a_warning_names_a_token_file_that_others_can_read_unless_kubernetes_wrote_it() {
+    let folder = folder_with_script();
+    let secret = folder.path().join("..2026_01_31_10_00_00.1");
+    std::fs::create_dir(&secret).unwrap();
+    std::os::unix::fs::symlink(secret.join("mounted"), folder.path().join("mounted")).unwrap();
+    let master = FakeMaster::with(vec![succeeded("digits")]);
+    for (path, file, mode, warns) in [
+        (folder.path().join("token"), "token", 0o644, true),
+        (folder.path().join("a token"), "a token", 0o640, true),
+        (folder.path().join("token"), "token", 0o600, false),
+        (secret.join("mounted"), "mounted", 0o644, false),
+    ] {
+        std::fs::write(&path, "s3cret").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let ended = master.run_in(folder.path(), &["list", "--token-file", file]).expect_code(0);
+        let quoted = if file.contains(' ') { "'a token'" } else { file };
+        let warning = format!("warning: other users can read the token in {file}; keep them out: chmod 600 {quoted}\n");
+        assert_eq!(ended.stderr, if warns { warning } else { String::new() }, "{mode:o} {file}");
     }
 }
 
