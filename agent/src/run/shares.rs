@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The agent's reserve is one fifth of the grace. During the reserve, the agent kills and reaps processes, and the
 /// master reads the report and the output.
 const RESERVE_PART: u32 = 5;
-/// The agent itself ends before the kubelet's SIGKILL. The time between them is one fifth of the reserve.
+/// The agent ends before the kubelet's SIGKILL. The time from its end to the SIGKILL is one fifth of the reserve.
 const SPARE_PART: u32 = 5;
 /// Maximum reserve.
 const RESERVE_MAX: Duration = Duration::from_secs(5);

@@ -40,8 +40,8 @@ pub(crate) struct Removable {
     pub(crate) objects: Vec<String>,
 }
 
-/// The objects of the manifests that may exist in a namespace, in the order of their removal: the Deployment first, the
-/// service account last.
+/// The objects that an installation may have created in a namespace, in their order of removal: the Deployment first,
+/// the service account last.
 fn installed() -> Vec<DynamicObject> {
     let mut objects = manifests::required(&manifests::default_image());
     objects.extend(manifests::tfjob_rights());

@@ -12,7 +12,7 @@ use crate::master::patience::persist;
 use crate::output::{Notes, spelled};
 
 /// Maximum time until the job is gone, in addition to the termination grace of its pods. If the job's master is dead,
-/// another master ends the job 30 s after the grace. The pods then need time to end.
+/// another master waits 30 s longer than the grace before it deletes the job. Then the pods need time to end.
 const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_secs(2);
 

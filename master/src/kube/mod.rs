@@ -1,4 +1,4 @@
-//! The Kubernetes API, shared by the back end and the store.
+//! The Kubernetes API, for the back end, the store of records and the controller of TFJobs.
 
 pub(crate) mod api;
 pub(crate) mod changes;

@@ -48,9 +48,8 @@ pub fn added_after(
     })
 }
 
-/// The kept bytes from an offset on, and with `follow` also new bytes until the output is complete. If a chunk
-/// begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
-/// kept bytes follow this gap yet.
+/// The kept bytes from an offset on, and with `follow` also new bytes until the output is complete. A gap between two
+/// chunks means that the bytes in between are not kept. The chunk after a gap is empty if nothing follows the gap yet.
 pub fn reader(log: ReplicaLog, reading: Reading) -> impl Stream<Item = io::Result<Chunk>> + Send {
     let Reading { offset, follow, wanted, unfinished: _ } = reading;
     stream::unfold(Some((log, offset)), move |state| async move {
@@ -71,8 +70,8 @@ pub fn reader(log: ReplicaLog, reading: Reading) -> impl Stream<Item = io::Resul
     })
 }
 
-/// The output's lines from an offset on, in batches. Extra lines report bytes that are not kept because there were too
-/// many. If an error prevented the master from storing output, the last line contains the error.
+/// The output's lines from an offset on, in batches. Where old bytes were dropped to make room, an extra line says how
+/// many. If the master could not store output, the last line contains the error.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,
