@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::builder::BoolishValueParser;
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use image_program::PlainHosts;
 use protocol::agent::first_python;
 use protocol::env::MUSTER_PREFIX;
@@ -55,6 +55,26 @@ pub struct Config {
     #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
     pub agent_binary: Option<PathBuf>,
 
+    /// The flags of clusters.
+    #[command(flatten)]
+    pub cluster: ClusterConfig,
+
+    /// File with the bearer token for every request except health checks, /metrics and /openapi.json
+    #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// Serve beyond this machine without a token: anyone who reaches the port can then run code here
+    #[arg(long)]
+    pub serve_without_auth_anyone_can_run_code: bool,
+
+    /// When stdin ends, stop all pods, clear the state directory and exit; for a client that runs a master for one job
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+/// What only some back ends use: mainly Kubernetes.
+#[derive(Debug, Args)]
+pub struct ClusterConfig {
     /// Image with the agent, for jobs that bring their code or have pod templates, with --backend kubernetes [default:
     /// the image of this pod]
     #[arg(long, env = "MUSTER_AGENT_IMAGE", value_name = "REF")]
@@ -85,18 +105,6 @@ pub struct Config {
     /// Registries that use plain HTTP, separated by commas, each with its port; for look-ups of what an image runs
     #[arg(long = "plain-registry", env = "MUSTER_PLAIN_REGISTRIES", value_name = "HOST", value_delimiter = ',')]
     pub plain_registries: Vec<String>,
-
-    /// File with the bearer token for every request except health checks, /metrics and /openapi.json
-    #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-
-    /// Serve beyond this machine without a token: anyone who reaches the port can then run code here
-    #[arg(long)]
-    pub serve_without_auth_anyone_can_run_code: bool,
-
-    /// When stdin ends, stop all pods, clear the state directory and exit; for a client that runs a master for one job
-    #[arg(long, hide = true)]
-    pub supervised: bool,
 }
 
 /// Whether the TFJobs of the namespace become jobs.
@@ -159,7 +167,7 @@ impl Config {
     /// not ask its own loopback interface.
     pub fn plain_hosts(&self) -> PlainHosts {
         let of = if in_cluster() { PlainHosts::only } else { PlainHosts::with_loopback };
-        of(self.plain_registries.clone())
+        of(self.cluster.plain_registries.clone())
     }
 
     /// Refuses flags that have no meaning with this back end.
@@ -169,12 +177,12 @@ impl Config {
     pub fn check(&self) -> anyhow::Result<()> {
         let of_kubernetes = [
             ("--namespace", self.namespace.is_some()),
-            ("--agent-image", self.agent_image.is_some()),
-            ("--allow-host-volumes", self.allow_host_volumes),
-            ("--watch-tfjobs", self.watch_tfjobs != WatchTfJobs::No),
-            ("--pull-secret", !self.pull_secrets.is_empty()),
+            ("--agent-image", self.cluster.agent_image.is_some()),
+            ("--allow-host-volumes", self.cluster.allow_host_volumes),
+            ("--watch-tfjobs", self.cluster.watch_tfjobs != WatchTfJobs::No),
+            ("--pull-secret", !self.cluster.pull_secrets.is_empty()),
         ];
-        let of_lasting_agents = ("--agent-key-file", self.agent_key_file.is_some());
+        let of_lasting_agents = ("--agent-key-file", self.cluster.agent_key_file.is_some());
         let (name, unused) = match self.backend() {
             Backend::Process => ("process", [&of_kubernetes[..], &[of_lasting_agents]].concat()),
             Backend::Joined => ("joined", of_kubernetes.to_vec()),
@@ -196,7 +204,7 @@ impl Config {
     /// # Errors
     /// Fails if the file cannot be read, or is too short for a key.
     pub fn agent_key(&self) -> anyhow::Result<Option<AgentKey>> {
-        self.agent_key_file.as_deref().map(AgentKey::read).transpose()
+        self.cluster.agent_key_file.as_deref().map(AgentKey::read).transpose()
     }
 
     /// The state directory.
@@ -327,7 +335,7 @@ mod tests {
     fn watch_tfjobs_accepts_words_for_yes_and_no_and_allow_root() {
         let rule = |words: &[&str]| {
             let config = Config::try_parse_from([&["master"], words].concat());
-            config.map(|config| config.watch_tfjobs).map_err(|error| error.kind())
+            config.map(|config| config.cluster.watch_tfjobs).map_err(|error| error.kind())
         };
         assert_eq!(rule(&[]), Ok(WatchTfJobs::No));
         assert_eq!(rule(&["--watch-tfjobs"]), Ok(WatchTfJobs::Yes));

@@ -98,11 +98,11 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         reason = signals.told_to_end() => return ended_by(reason),
     }
     announce(&listener)?;
-    let of_tfjobs = cluster.filter(|_| config.watch_tfjobs != WatchTfJobs::No);
+    let of_tfjobs = cluster.filter(|_| config.cluster.watch_tfjobs != WatchTfJobs::No);
     let _tfjobs = match of_tfjobs {
         Some(cluster) => {
             let registries = Registries::new(config.plain_hosts())?;
-            let programs = ProgramSource::new(cluster.clone(), registries, &config.pull_secrets);
+            let programs = ProgramSource::new(cluster.clone(), registries, &config.cluster.pull_secrets);
             let (jobs, place, programs) = (Arc::clone(&jobs), place.clone(), Arc::new(programs));
             let follow = kubeflow::run(Site { cluster, jobs, place, programs });
             Some(AbortOnDropHandle::new(tokio::spawn(follow)))
@@ -249,8 +249,8 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let own_agent = own_agent(config, own.image.as_ref())?;
     let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
     let rules = PodRules {
-        host_volumes: if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused },
-        agent_image: config.agent_image.clone().or(own.image),
+        host_volumes: if config.cluster.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused },
+        agent_image: config.cluster.agent_image.clone().or(own.image),
         default_user: if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster },
         own_uses: own.uses,
     };
@@ -260,7 +260,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     }
     info!(namespace = cluster.namespace(), "connected to Kubernetes");
     let store = KubeStore::new(&cluster);
-    let honours_root = config.watch_tfjobs == WatchTfJobs::AllowRoot;
+    let honours_root = config.cluster.watch_tfjobs == WatchTfJobs::AllowRoot;
     Ok(World {
         boot_id: boot_id(&store).await?,
         store: Arc::new(store),
@@ -277,7 +277,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
 /// The agent beside this program, if pods use it. Pods use it if this master runs in a pod, whose image has a static
 /// agent, and `--agent-image` names no other agent.
 fn own_agent(config: &Config, own_image: Option<&ImageRef>) -> anyhow::Result<Option<Vec<u8>>> {
-    let is_own = own_image.is_some() && config.agent_image.is_none();
+    let is_own = own_image.is_some() && config.cluster.agent_image.is_none();
     let path = config.agent_to_give()?.filter(|_| is_own);
     path.map(std::fs::read).transpose().context("read the agent's program")
 }
