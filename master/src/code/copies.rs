@@ -11,6 +11,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use super::CodeStore;
+use super::disk::Disk;
 use crate::host::files::if_there;
 use crate::mutex::Mutex;
 
@@ -29,6 +30,33 @@ pub enum CodePart {
     Manifest(CodeId),
     /// These blobs, as one stream.
     Blobs(Vec<Sha256>),
+}
+
+impl CodePart {
+    /// The size in bytes; `None` if the store does not have the part.
+    fn size(&self, disk: &Disk) -> io::Result<Option<u64>> {
+        if_there(match self {
+            CodePart::Manifest(id) => disk.manifest_size(*id),
+            CodePart::Blobs(blobs) => blobs.iter().map(|blob| disk.blob_size(*blob)).sum(),
+        })
+    }
+
+    /// Reads the files, which have `size` bytes; `None` if the store does not have the part.
+    fn read(&self, store: &CodeStore, size: u64) -> io::Result<Option<Vec<u8>>> {
+        let blobs = match self {
+            CodePart::Manifest(id) => {
+                return Ok(store.manifest(*id).map(|manifest| serde_json::to_vec(&manifest)).transpose()?);
+            }
+            CodePart::Blobs(blobs) => blobs,
+        };
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + blobs.len() * Sha256::BYTES);
+        for blob in blobs {
+            let Some(content) = store.blob(*blob)? else { return Ok(None) };
+            bytes.extend_from_slice(blob.as_bytes());
+            bytes.extend(content);
+        }
+        Ok(Some(bytes))
+    }
 }
 
 /// Why a part was not read.
@@ -100,7 +128,7 @@ impl CodeStore {
 
     async fn load(self: &Arc<Self>, part: CodePart) -> Result<Copy, PartError> {
         let part = Arc::new(part);
-        let size = self.reading(&part, Self::size_of).await?;
+        let size = self.reading(&part, |store, part| part.size(&store.disk)).await?;
         // A manifest is small, so it needs no permit. With a permit, a start would wait for another job's blobs, even
         // if its agents lack nothing.
         let mib = match *part {
@@ -110,7 +138,7 @@ impl CodeStore {
         let Copies { room, small_room, .. } = &self.copies;
         let room = Arc::clone(if mib <= SMALL_MIB { small_room } else { room }).acquire_many_owned(mib).await;
         let room = room.expect("the semaphore is never closed");
-        let bytes = self.reading(&part, move |store, part| store.read(part, size)).await?;
+        let bytes = self.reading(&part, move |store, part| part.read(store, size)).await?;
         Ok(Copy { bytes: bytes.into(), _room: room })
     }
 
@@ -123,31 +151,6 @@ impl CodeStore {
         let (store, part) = (Arc::clone(self), Arc::clone(part));
         let read = spawn_blocking(move || read(&store, &part)).await.map_err(io::Error::other)??;
         read.ok_or(PartError::Lost)
-    }
-
-    /// The size of a part in bytes; `None` if the store does not have the part.
-    fn size_of(&self, part: &CodePart) -> io::Result<Option<u64>> {
-        if_there(match part {
-            CodePart::Manifest(id) => self.disk.manifest_size(*id),
-            CodePart::Blobs(blobs) => blobs.iter().map(|blob| self.disk.blob_size(*blob)).sum(),
-        })
-    }
-
-    /// Reads a part whose files have `size` bytes; `None` if the store does not have the part.
-    fn read(&self, part: &CodePart, size: u64) -> io::Result<Option<Vec<u8>>> {
-        let blobs = match part {
-            CodePart::Manifest(id) => {
-                return Ok(self.manifest(*id).map(|manifest| serde_json::to_vec(&manifest)).transpose()?);
-            }
-            CodePart::Blobs(blobs) => blobs,
-        };
-        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + blobs.len() * Sha256::BYTES);
-        for blob in blobs {
-            let Some(content) = self.blob(*blob)? else { return Ok(None) };
-            bytes.extend_from_slice(blob.as_bytes());
-            bytes.extend(content);
-        }
-        Ok(Some(bytes))
     }
 }
 

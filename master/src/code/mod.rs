@@ -51,6 +51,13 @@ struct Space {
     reserved: u64,
 }
 
+impl Space {
+    /// Whether `needed` more bytes stay below the limit of `most` bytes.
+    fn check_room(&self, most: u64, needed: u64) -> Result<(), CodeError> {
+        if self.kept + self.reserved + needed > most { Err(CodeError::Full { needed, most }) } else { Ok(()) }
+    }
+}
+
 /// Why the store refuses code, or why a job cannot use code.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
@@ -121,7 +128,7 @@ impl CodeStore {
         if self.disk.touch(id)?.is_none() {
             let text = serde_json::to_vec(manifest).map_err(io::Error::other)?;
             let needed = disk::charged(text.len() as u64);
-            self.check_room(&space, needed + total(&missing))?;
+            space.check_room(self.most, needed + total(&missing))?;
             self.disk.keep_manifest(id, &text)?;
             space.kept += needed;
         }
@@ -153,16 +160,9 @@ impl CodeStore {
     fn reserve(&self, manifest: &Manifest) -> Result<u64, CodeError> {
         let mut space = self.space.lock();
         let needed = total(&self.disk.missing(manifest));
-        self.check_room(&space, needed)?;
+        space.check_room(self.most, needed)?;
         space.reserved += needed;
         Ok(needed)
-    }
-
-    fn check_room(&self, space: &Space, needed: u64) -> Result<(), CodeError> {
-        if space.kept + space.reserved + needed > self.most {
-            return Err(CodeError::Full { needed, most: self.most });
-        }
-        Ok(())
     }
 
     /// Checks that a job can use the code now. The code then stays for at least [`UNUSED_TIME`].
@@ -170,13 +170,14 @@ impl CodeStore {
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::NoScript`], [`CodeError::Disk`].
     pub fn require(&self, id: CodeId, script: &ScriptPath) -> Result<(), CodeError> {
-        let manifest = self.touch(id)?.filter(|manifest| self.has_blobs_of(manifest)).ok_or(CodeError::Missing(id))?;
+        let manifest =
+            self.touch(id)?.filter(|manifest| self.disk.missing(manifest).is_empty()).ok_or(CodeError::Missing(id))?;
         if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
     }
 
     /// Reads a manifest; `None` if the store does not have the manifest or one of its blobs.
     pub fn manifest(&self, id: CodeId) -> Option<Manifest> {
-        self.disk.manifest(id).filter(|manifest| self.has_blobs_of(manifest))
+        self.disk.manifest(id).filter(|manifest| self.disk.missing(manifest).is_empty())
     }
 
     /// Reads a manifest and sets the time of its last use, so that no sweep removes it within [`UNUSED_TIME`].
@@ -184,10 +185,6 @@ impl CodeStore {
         // The lock waits for a sweep in progress, which may remove this manifest.
         let _space = self.space.lock();
         self.disk.touch(id)
-    }
-
-    fn has_blobs_of(&self, manifest: &Manifest) -> bool {
-        self.disk.missing(manifest).is_empty()
     }
 
     /// Reads a blob; `None` if the file is missing or damaged. Removes a damaged file, so that the next client sends
