@@ -68,10 +68,12 @@ downloads: $(VENV_DONE) $(SCHEMATHESIS_DONE)
 
 .PHONY: programs
 programs: ## Build debug programs for this machine into target/debug
-	cargo build --locked --workspace
+	cargo build --locked -p client -p master -p agent
 
+# The download of TensorFlow mostly waits for the network, so it runs in parallel to the build.
 .PHONY: demo
-demo: programs venv ## Train with four workers on this machine, and check that all workers end with the same weights
+demo: ## Train with four workers on this machine, and check that all workers end with the same weights
+	+$(MAKE) --no-print-directory --jobs 2 programs venv
 	$(WITH_VENV) scripts/demo $(CARGO_OUT)/debug/client
 
 # The programs in the wheel and the tar. They are static, and run on any Linux with this machine's architecture.
