@@ -125,39 +125,12 @@ impl<'a> Rendezvous<'a> {
             variables.insert(env::RANK, Variable::Own(rank.into()));
         }
         let tf_config = self.tf_config(replica);
-        let expanded = self.expanded(&variables, tf_config.as_ref());
-        variables.extend(expanded);
+        let expanded = expanded_env(self.spec, || {
+            let texts = variables.iter().map(|(name, value)| (*name, value.text()));
+            texts.chain(tf_config.as_ref().map(|config| (env::TF_CONFIG, json(config).get().to_owned()))).collect()
+        });
+        variables.extend(expanded.into_iter().map(|(name, value)| (name, Variable::Own(value.into()))));
         Environment { tf_config, variables }
-    }
-
-    /// The job's own variables whose values refer to other variables, with `$(NAME)` replaced as in Kubernetes. If the
-    /// values together would be longer than Linux passes to a program, the rest stays as it is.
-    fn expanded(
-        &'a self,
-        variables: &BTreeMap<&'a str, Variable<'a>>,
-        tf_config: Option<&TfConfig<'a, RawValue>>,
-    ) -> Vec<(&'a str, Variable<'a>)> {
-        let refers = |(name, value): &(&env::EnvName, &String)| !name.is_reserved() && value.contains('$');
-        let own: Vec<_> = self.spec.env.iter().filter(refers).collect();
-        if own.is_empty() {
-            return vec![];
-        }
-        let bounded = |texts: &BTreeMap<&[u8], String>| -> Vec<(&'a str, String)> {
-            let mut left = TOTAL_LIMIT;
-            let expanded = own.iter().map_while(|(name, value)| {
-                let value = expanded(value.as_bytes(), |name| texts.get(name).map(String::as_bytes))?;
-                left = left.checked_sub(value.len())?;
-                Some((name.as_str(), String::from_utf8_lossy(&value).into_owned()))
-            });
-            expanded.collect()
-        };
-        let mut texts: BTreeMap<&[u8], String> =
-            variables.iter().map(|(name, value)| (name.as_bytes(), value.text())).collect();
-        texts.extend(tf_config.map(|config| (env::TF_CONFIG.as_bytes(), json(config).get().to_owned())));
-        // A variable that refers to one of these variables gets its value as the script sees it.
-        let seen = bounded(&texts);
-        texts.extend(seen.into_iter().map(|(name, value)| (name.as_bytes(), value)));
-        bounded(&texts).into_iter().map(|(name, value)| (name, Variable::Own(value.into()))).collect()
     }
 
     /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.
@@ -234,6 +207,34 @@ pub(super) fn constants(spec: &JobSpec, role: Role) -> BTreeMap<&str, &str> {
     let of_job = spec.env.iter().filter(|(name, _)| !name.is_reserved());
     variables.extend(of_job.map(|(name, value)| (name.as_str(), value.as_str())));
     variables
+}
+
+/// The job's own variables whose values refer to other variables, with `$(NAME)` replaced as in Kubernetes. `texts` gives
+/// all variables with their values. If the expanded values together would be longer than Linux passes to a program, the
+/// rest stays as it is.
+pub(super) fn expanded_env<'a>(
+    spec: &'a JobSpec,
+    texts: impl FnOnce() -> BTreeMap<&'a str, String>,
+) -> Vec<(&'a str, String)> {
+    let refers = |(name, value): &(&env::EnvName, &String)| !name.is_reserved() && value.contains('$');
+    let own: Vec<_> = spec.env.iter().filter(refers).collect();
+    if own.is_empty() {
+        return vec![];
+    }
+    let bounded = |texts: &BTreeMap<&str, String>| -> Vec<(&'a str, String)> {
+        let value_of = |name: &[u8]| texts.get(str::from_utf8(name).ok()?).map(String::as_bytes);
+        let mut left = TOTAL_LIMIT;
+        let expanded = own.iter().map_while(|(name, value)| {
+            let value = expanded(value.as_bytes(), value_of)?;
+            left = left.checked_sub(value.len())?;
+            Some((name.as_str(), String::from_utf8_lossy(&value).into_owned()))
+        });
+        expanded.collect()
+    };
+    let mut texts = texts();
+    // A variable that refers to one of these variables gets its value as the script sees it.
+    texts.extend(bounded(&texts));
+    bounded(&texts)
 }
 
 /// Whether a replica of this role only runs a `tf.distribute.Server`.

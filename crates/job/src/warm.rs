@@ -1,5 +1,6 @@
 //! Whether a job's agents keep a warm interpreter, and what they import into it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use protocol::env::EnvName;
@@ -23,9 +24,10 @@ pub fn is_warm(spec: &JobSpec) -> bool {
 
 /// The request to an agent of this role at this address, if the job is warm. The request has the variables that are the
 /// same in every start. It also has LOCAL_WORLD_SIZE if all replicas are on one machine: the agent computes
-/// OMP_NUM_THREADS from it, which modules read while they are imported.
+/// OMP_NUM_THREADS from it, which modules read while they are imported. References between these variables are expanded,
+/// as in a start.
 pub fn request(spec: &JobSpec, role: Role, address: IpAddr) -> Option<WarmRequest> {
-    let variable = |(name, value): (&str, &str)| Some((name.parse::<EnvName>().ok()?, value.to_owned()));
+    let variable = |(name, value): (&str, String)| Some((name.parse::<EnvName>().ok()?, value));
     let modules = match &spec.run_policy.preload {
         Some(Preload::Modules(modules)) => Some(modules.clone()),
         Some(Preload::Never) | None => None,
@@ -34,8 +36,10 @@ pub fn request(spec: &JobSpec, role: Role, address: IpAddr) -> Option<WarmReques
         let ranks: u32 = Role::ALL.into_iter().filter(|role| role.trains()).map(|role| spec.count(role)).sum();
         let ranks = ranks.to_string();
         let local = (address.is_loopback() && role.trains()).then_some((LOCAL_WORLD_SIZE, ranks.as_str()));
-        let variables = local.into_iter().chain(rendezvous::constants(spec, role));
-        WarmRequest { env: variables.filter_map(variable).collect(), modules }
+        let constants = local.into_iter().chain(rendezvous::constants(spec, role));
+        let mut variables: BTreeMap<_, _> = constants.map(|(name, value)| (name, value.to_owned())).collect();
+        variables.extend(rendezvous::expanded_env(spec, || variables.clone()));
+        WarmRequest { env: variables.into_iter().filter_map(variable).collect(), modules }
     };
     is_warm(spec).then(request)
 }

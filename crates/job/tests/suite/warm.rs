@@ -1,9 +1,10 @@
 //! Tests which jobs are warm, and which variables and modules their warm interpreters receive.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use job::rendezvous::Rendezvous;
 use job::warm;
-use protocol::ids::Role;
+use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{Preload, RunPolicy};
 use serde_json::json;
@@ -51,4 +52,23 @@ fn a_warm_request_has_only_the_variables_that_are_the_same_in_every_start() {
         let request = warm::request(&servers, role, ADDRESS).expect("not a warm job");
         assert_eq!(request.env.keys().any(|name| name.as_str() == "GRPC_FAIL_FAST"), fails_fast, "{role:?}");
     }
+}
+
+/// Otherwise, the interpreter would not have the environment of a start, and the start would be cold.
+#[test]
+fn a_warm_interpreter_gets_the_variables_with_their_references_expanded_as_in_a_start() {
+    let env = [("PRICE", "$$5"), ("TEXT", "$(PRICE) at $(NOWHERE)"), ("NAME", "run-$(RANK)")];
+    let env = env.map(|(name, value)| (name.parse().expect("not a variable's name"), value.to_owned())).into();
+    let preload = RunPolicy { preload: Some(Preload::Modules(vec![])), ..RunPolicy::default() };
+    let request = JobRequest::new("digits".parse().expect("not a job's name"), Strategy::AllReduce);
+    let spec = JobSpec::try_from(JobRequest { env, run_policy: preload, ..request }).expect("an invalid request");
+    let warm = warm::request(&spec, Role::Worker, ADDRESS).expect("not a warm job");
+    let worker = ReplicaId { role: Role::Worker, index: 0 };
+    let members = [(worker, SocketAddr::new(ADDRESS, 1))].into();
+    let rendezvous = Rendezvous::new(&spec, "1.1".parse().expect("not a generation"), &members);
+    let start = serde_json::to_value(rendezvous.environment(worker)).expect("not JSON");
+    let [price, text, name] = ["PRICE", "TEXT", "NAME"].map(|name| name.parse().expect("not a variable's name"));
+    assert_eq!((warm.env[&price].as_str(), &start["PRICE"]), ("$5", &json!("$5")));
+    assert_eq!((warm.env[&text].as_str(), &start["TEXT"]), ("$5 at $(NOWHERE)", &json!("$5 at $(NOWHERE)")));
+    assert_eq!((warm.env[&name].as_str(), &start["NAME"]), ("run-$(RANK)", &json!("run-0")), "the rank may change");
 }
