@@ -121,10 +121,12 @@ fn commands_run_in_bash_and_for_a_local_job_the_path_of_the_script_is_replaced()
 
 #[test]
 fn an_environment_file_is_read_literally_and_may_set_variables_that_run_other_code_and_needs_valid_lines() {
-    let text = "# keys\n  S3_KEY= a=\"b\" \n\nLD_PRELOAD=/lib/tcmalloc.so\n";
+    let text = "# keys\n  S3_KEY= a=\"b\" \n\nLD_PRELOAD=/lib/tcmalloc.so\nCOST=$$5 of $(NAME)\n";
     let env = environment(text, Path::new("env")).unwrap();
     let pairs: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    assert_eq!(pairs, [("S3_KEY", " a=\"b\""), ("LD_PRELOAD", "/lib/tcmalloc.so")]);
+    // The master turns `$$` into `$`.
+    let cost = ("COST", "$$$$5 of $$(NAME)");
+    assert_eq!(pairs, [("S3_KEY", " a=\"b\""), ("LD_PRELOAD", "/lib/tcmalloc.so"), cost]);
     let (spec, _) = spawned(&["mnist.py"], Inputs { env, ..inputs() }, false);
     assert_eq!(spec.allow_env.len(), 1);
     for (text, sentence) in [
