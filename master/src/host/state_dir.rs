@@ -16,11 +16,12 @@
 //! - `token`, `master.log`: the token of a local master, and its log.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError, set_permissions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use tracing::warn;
 
 use super::files::unless_absent;
 
@@ -73,7 +74,12 @@ impl StateDir {
             lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
         written.with_context(|| format!("write the lock file of the state directory {shown} (--state-dir)"))?;
         let path = path.canonicalize().context("resolve the state directory")?;
-        keep_private(&path).with_context(|| format!("keep other users out of the state directory {shown}"))?;
+        match keep_private(&path, |path, mode| set_permissions(path, Permissions::from_mode(mode))) {
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+                warn!(folder = %shown, %error, "other users may read files in the state directory");
+            }
+            kept => kept.with_context(|| format!("keep other users out of the state directory {shown}"))?,
+        }
         Ok(Self { path, _lock: lock })
     }
 
@@ -125,21 +131,41 @@ impl StateDir {
 }
 
 /// If other users may enter the folder, which someone else has created, keeps them out of the master's own files and
-/// folders there.
-fn keep_private(path: &Path) -> std::io::Result<()> {
+/// folders there. Closes as many as it can before it fails: on a volume of another user, for example with `fsGroup` of
+/// Kubernetes, only that user may change the modes of earlier files.
+fn keep_private(path: &Path, set_mode: impl Fn(&Path, u32) -> io::Result<()>) -> io::Result<()> {
     let is_private = |path: &Path| path.metadata().map(|found| found.mode() & OTHERS == 0);
     if is_private(path)? {
         return Ok(());
     }
-    for name in OWN_FOLDERS {
+    let folders = OWN_FOLDERS.map(|name| {
         let folder = path.join(name);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        if !is_private(&folder)? {
-            set_permissions(&folder, Permissions::from_mode(0o700))?;
+        if is_private(&folder)? { Ok(()) } else { set_mode(&folder, 0o700) }
+    });
+    let files = OWN_FILES.map(|name| unless_absent(set_mode(&path.join(name), 0o600)));
+    folders.into_iter().chain(files).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_another_user_does_not_keep_the_next_folders_open() {
+        let state = tempfile::tempdir().expect("no folder");
+        set_permissions(state.path(), Permissions::from_mode(0o777)).expect("cannot change the mode");
+        for name in ["code", "logs"] {
+            DirBuilder::new().create(state.path().join(name)).expect("no folder");
+            set_permissions(state.path().join(name), Permissions::from_mode(0o755)).expect("cannot change the mode");
         }
+        let of_another_user = |path: &Path, mode| match path.ends_with("code") {
+            true => Err(ErrorKind::PermissionDenied.into()),
+            false => set_permissions(path, Permissions::from_mode(mode)),
+        };
+        let kept = keep_private(state.path(), of_another_user).map_err(|error| error.kind());
+        assert_eq!(kept, Err(ErrorKind::PermissionDenied));
+        let logs = state.path().join("logs").metadata().expect("no folder");
+        assert_eq!(logs.mode() & OTHERS, 0, "an earlier failure kept this folder open");
     }
-    for name in OWN_FILES {
-        unless_absent(set_permissions(path.join(name), Permissions::from_mode(0o600)))?;
-    }
-    Ok(())
 }
