@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use protocol::env::EnvName;
 use protocol::ids::JobName;
 
-use super::values::count;
+use super::values::{count, seconds};
 use super::{DryRunArgs, EnvArg, SyntaxArgs};
 use crate::address::kube_place::namespace_name;
 
@@ -40,6 +40,9 @@ pub(crate) struct ApplyArgs {
     /// Maximum restarts after failures, instead of the TFJob's backoffLimit
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
+    /// How long an evaluator may go on after the training has succeeded; 0 stops it at once [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
+    pub(crate) evaluator_grace: Option<u32>,
     /// Folder with the scripts. Pods get the files of this folder, so the image need not contain scripts; `client push`
     /// sends changes later. Replicas that are processes run in this folder [default for processes: the folder of the
     /// file]

@@ -127,6 +127,7 @@ fn options(args: &ApplyArgs) -> Result<TfJobOptions, Error> {
         env,
         allow_env: args.allow_env.iter().cloned().collect(),
         max_restarts: args.max_restarts,
+        evaluator_grace_seconds: args.evaluator_grace,
         ..TfJobOptions::default()
     })
 }

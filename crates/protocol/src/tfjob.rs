@@ -60,6 +60,8 @@ pub struct TfJobOptions {
     pub allow_env: BTreeSet<EnvName>,
     /// Maximum restarts, instead of `backoffLimit`.
     pub max_restarts: Option<u32>,
+    /// How long an evaluator may go on after the training has succeeded. The default is that of other jobs.
+    pub evaluator_grace_seconds: Option<u32>,
     /// Absolute path of the folder in which scripts run, if pods are processes.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,

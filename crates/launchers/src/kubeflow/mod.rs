@@ -243,7 +243,8 @@ impl Plan {
         let chief_is_master = self.replicas.iter().any(|of_role| of_role.is_master);
         let extra = json!({ "environment": "cloud" }).as_object().cloned().unwrap_or_default();
         let max_restarts = self.policy.max_restarts(&self.replicas, given, findings);
-        let run_policy = self.policy.run_policy(&self.replicas, max_restarts, success);
+        let mut run_policy = self.policy.run_policy(&self.replicas, max_restarts, success);
+        run_policy.evaluator_grace_seconds = options.evaluator_grace_seconds;
         JobRequest {
             strategy,
             worker_num: Some(workers),

@@ -50,11 +50,12 @@ fn parts(job: &JobSpec) -> Vec<(&'static str, Value)> {
 }
 
 /// The flags of `client apply` that change the job.
-fn flags(job: &JobSpec) -> [(&'static str, Value); 6] {
+fn flags(job: &JobSpec) -> [(&'static str, Value); 7] {
     [
         ("--env", json!(job.env)),
         ("--allow-env", json!(job.allow_env)),
         ("--max-restarts", json!(job.run_policy.max_restarts)),
+        ("--evaluator-grace", json!(job.run_policy.evaluator_grace_seconds)),
         ("--allow-root", json!(job.pod.allow_root)),
         ("--code", json!([job.code.is_some(), job.script])),
         ("the folder of the scripts (--code, or the folder of the file)", json!(job.work_dir)),

@@ -69,6 +69,7 @@ fn the_first_field_or_flag_that_differs_is_named() {
             "--env differs",
         ),
         (changed(&|sent| sent.run_policy.max_restarts += 1), "--max-restarts differs"),
+        (changed(&|sent| sent.run_policy.evaluator_grace_seconds = Some(1)), "--evaluator-grace differs"),
         (changed(&|sent| sent.pod.allow_root = true), "--allow-root differs"),
         (changed(&|sent| sent.script = "train.py".parse().expect("not a script")), "--code differs"),
         (changed(&of_object), "client apply sent one of the two TFJobs, and kubectl apply the other"),
