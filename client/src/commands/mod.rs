@@ -61,12 +61,9 @@ pub(crate) async fn run(
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    if let Some(path) = connection.token_file.as_deref().filter(|path| can_others_read(path) == Some(true)) {
-        let path = path.display().to_string();
-        notes.say(&format!(
-            "warning: other users can read the token in {path}; keep them out: chmod 600 {}",
-            for_shell(&path)
-        ));
+    if let Some(file) = connection.token_file.as_deref().filter(|file| can_others_read(file) == Some(true)) {
+        let (shown, word) = (file.display(), for_shell(&file.display().to_string()));
+        notes.say(&format!("warning: other users can read the token in {shown}; keep them out: chmod 600 {word}"));
     }
     // Read the configuration only when it is needed: a wrong address must not fail a command that uses no master.
     let config = || ClientConfig::read(connection.clone());
@@ -114,13 +111,8 @@ async fn for_each(
     work: impl AsyncFn(&MasterClient, &JobName, &Notes) -> Result<(), Error>,
 ) -> Result<Exit, Error> {
     let work = &work;
-    let outcomes =
-        several::each(
-            names,
-            notes,
-            |name| async move { work(&finder.on_record(&name, notes).await?, &name, notes).await },
-        );
-    Ok(outcomes.await?.failed)
+    let one = |name| async move { work(&finder.on_record(&name, notes).await?, &name, notes).await };
+    Ok(several::each(names, notes, one).await?.failed)
 }
 
 /// The current folder.

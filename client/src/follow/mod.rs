@@ -62,8 +62,11 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone(), notes.clone()));
     if let Some(wanted) = logs {
-        let shows_unfinished = notes.shows_progress() || data.shows_frames();
-        let until = if shows_unfinished { StreamUntil::EndWithUnfinished } else { StreamUntil::End };
+        let until = if notes.shows_progress() || data.shows_frames() {
+            StreamUntil::EndWithUnfinished
+        } else {
+            StreamUntil::End
+        };
         let offsets = BTreeMap::new();
         feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, until, offsets, events }));
     }

@@ -16,8 +16,7 @@ static AHEAD_MILLIS: AtomicI64 = AtomicI64::new(0);
 
 /// The time by the master's clock. Before the first answer, the time by this machine's clock.
 pub(crate) fn now() -> UnixMillis {
-    let there = here().saturating_add(AHEAD_MILLIS.load(Ordering::Relaxed));
-    UnixMillis(there.try_into().unwrap_or_default())
+    UnixMillis((here() + AHEAD_MILLIS.load(Ordering::Relaxed)).try_into().unwrap_or_default())
 }
 
 /// Learns the time from the headers of an answer.

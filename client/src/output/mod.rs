@@ -232,9 +232,6 @@ impl Data {
     /// Prints one line of a replica's output. A pipe or a file gets the text unchanged, but only the last frame of a
     /// progress bar.
     pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), Error> {
-        if !line.unfinished {
-            self.frames.end(line.replica);
-        }
         let shown = match self.log_lines {
             // JSON does not escape C1 control characters and characters that change the direction of text.
             LogLines::Json => {
