@@ -112,7 +112,7 @@ fn replicas_table(timeline: &Timeline, title: &str, replicas: &[ReplicaFacts]) -
     // A replica whose agent has not answered comes first.
     chosen.sort_by_key(|facts| std::cmp::Reverse(facts.joined.map_or(UnixMillis(u64::MAX), |joined| joined)));
     chosen.truncate(REPLICAS_MAX);
-    chosen.sort_by_key(|facts| facts.replica);
+    chosen.sort_by_key(|facts| (facts.replica, facts.pod));
     let mut table =
         plain_table(&["REPLICA", "REQUESTED", "NODE", "ADDRESS", "AGENT", "STARTED", "FIRST STEP", "ENDED", "REASON"]);
     for facts in &chosen {

@@ -43,7 +43,8 @@ pub struct Timeline {
     /// The newest starts, oldest first; at most [`STARTS_MAX`]. While the gang gathers, the last entry is the start that
     /// it gathers for.
     pub starts: Vec<StartFacts>,
-    /// The replicas of the newest start, ordered by role and index. While the gang gathers: the replicas so far.
+    /// The replicas of the newest start, ordered by role and index. While the gang gathers: the replicas so far. An
+    /// evaluator that has started again alone is there once for each pod.
     pub replicas: Vec<ReplicaFacts>,
     /// The replicas of the newest start that failed, if a later start has begun since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,6 +1,6 @@
 //! Tests that a timeline is bounded, and that no time is lost when it is cut.
 
-use job::observation::{Enrolled, Observation};
+use job::observation::{AgentState, Enrolled, Observation};
 use job::tracked::Tracked;
 use protocol::agent::{ExitOutcome, ExitReport, Membership};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -112,4 +112,25 @@ fn a_failed_start_keeps_its_replicas_until_another_start_fails() {
     let starts = |replicas: &[ReplicaFacts]| replicas.iter().map(|facts| facts.generation).collect::<Vec<_>>();
     assert_eq!(starts(&shown.replicas), [Some(second)]);
     assert_eq!(starts(&shown.failed_replicas), [Some(Generation { epoch: 1, sequence: 1 })]);
+}
+
+#[test]
+fn an_evaluator_that_starts_again_alone_is_there_once_for_each_pod() {
+    let (mut replicas, id) = (Replicas::default(), "evaluator-0".parse().unwrap());
+    let start = Generation { epoch: 1, sequence: 1 };
+    let mut evaluator = member(1, 0);
+    for at in 0..20 {
+        let enrolled = evaluator.seen.enrolled;
+        evaluator.seen.agent = AgentState::Failed(evaluator.seen.lost("it failed"));
+        replicas.see(id, &evaluator, Some(start), UnixMillis(at));
+        evaluator.request(std::time::Duration::from_secs(at));
+        replicas.see(id, &evaluator, Some(start), UnixMillis(at));
+        evaluator.seen.enrolled = enrolled;
+        replicas.see(id, &evaluator, Some(start), UnixMillis(at));
+    }
+    let shown = replicas.of(Some(start));
+    let facts: Vec<_> = shown.iter().map(|facts| (facts.pod, facts.ended.is_some(), facts.reason.is_some())).collect();
+    let expected: Vec<_> = (4..20).map(|pod| (pod, true, true)).chain([(20, false, false)]).collect();
+    assert_eq!(facts, expected);
+    assert_eq!(replicas.of(None).len(), 1);
 }

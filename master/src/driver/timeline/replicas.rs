@@ -1,11 +1,12 @@
 //! Notes when the replicas of a job reach each step, from what their driver observes.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use job::observation::Observation;
 use job::replica::ReplicaPhase;
 use job::tracked::Tracked;
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::progress::Progress;
 use protocol::timeline::ReplicaFacts;
 use protocol::warm::WarmState;
@@ -18,9 +19,16 @@ const CONFIGURED: usize = 5;
 const STARTED: usize = 6;
 const ENDED: usize = 8;
 
+/// Maximum number of earlier runs of evaluators. Older runs are forgotten.
+const EARLIER_MAX: usize = 16;
+
 /// The replicas of a job.
 #[derive(Debug, Default)]
-pub(super) struct Replicas(BTreeMap<ReplicaId, Noted>);
+pub(super) struct Replicas {
+    noted: BTreeMap<ReplicaId, Noted>,
+    /// The earlier runs of evaluators that have started again alone, oldest first.
+    earlier: Vec<ReplicaFacts>,
+}
 
 #[derive(Debug)]
 struct Noted {
@@ -33,17 +41,24 @@ impl Replicas {
     /// Notes what is observed of a replica now. Runs before `horizon` belong to earlier starts.
     pub(super) fn see(&mut self, id: ReplicaId, tracked: &Tracked, horizon: Option<Generation>, now: UnixMillis) {
         let pod = tracked.pod_number();
-        let noted = self.0.entry(id).or_insert_with(|| Noted::new(id, pod));
-        if noted.facts.pod != pod && noted.is_of_earlier_start(horizon) {
-            *noted = Noted::new(id, pod);
+        let noted = self.noted.entry(id).or_insert_with(|| Noted::new(id, pod));
+        let is_over = noted.is_of_earlier_start(horizon);
+        if noted.facts.pod != pod && (is_over || id.role == Role::Evaluator) {
+            let before = mem::replace(noted, Noted::new(id, pod));
+            self.earlier.extend((!is_over).then_some(before.facts));
+            self.earlier.drain(..self.earlier.len().saturating_sub(EARLIER_MAX));
         }
         noted.see(tracked, horizon, now);
     }
 
-    /// The replicas that are members of this start. Without a start, all replicas.
+    /// The replicas that are members of this start, and the earlier runs of its evaluators. Without a start, all replicas.
     pub(super) fn of(&self, start: Option<Generation>) -> Vec<ReplicaFacts> {
-        let facts = self.0.values().map(|noted| &noted.facts);
-        facts.filter(|facts| start.is_none() || facts.generation == start).cloned().collect()
+        let noted = self.noted.values().map(|noted| &noted.facts);
+        let noted = noted.filter(|facts| start.is_none() || facts.generation == start);
+        let mut all: Vec<_> =
+            noted.chain(self.earlier.iter().filter(|facts| facts.generation == start)).cloned().collect();
+        all.sort_by_key(|facts| (facts.replica, facts.pod));
+        all
     }
 }
 
