@@ -4,7 +4,7 @@ use protocol::failure::Failure;
 use protocol::ids::Role;
 
 use super::gang::{Gang, Member, was_stopped};
-use super::observation::DeletedBy;
+use super::observation::PodDeletion;
 use super::policy::{Budget, Policy};
 
 /// Whether this member is an evaluator that has failed, and that starts again without the others.
@@ -15,7 +15,7 @@ pub fn returns_alone(member: &Member, gang: &Gang, policy: &Policy) -> bool {
         None => false,
     };
     // This master deletes the pod only to replace it.
-    let is_replaced = member.deleted_by == DeletedBy::ThisMaster;
+    let is_replaced = member.deletion == PodDeletion::Asked;
     let failure = || member.failure().filter(|failure| !was_stopped(failure));
     let has_failed = || failure().is_some_and(|failure| is_replaced || may_return(&failure));
     may_ever_return(member, policy) && gang.newest_launch().is_some() && has_failed()

@@ -8,7 +8,7 @@ use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::lease::Standing;
 use protocol::progress::{LostSteps, Progress};
 
-use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
+use super::observation::{Enrolled, LostRun, Observation, PodDeletion, Presence};
 use super::replica::ReplicaPhase;
 use super::wait::Wait;
 
@@ -24,7 +24,7 @@ pub struct Member {
     /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
     pub waits_for: Option<Wait>,
     /// Whether this master has requested the pod's deletion.
-    pub deleted_by: DeletedBy,
+    pub deletion: PodDeletion,
     /// The newest known membership of the replica's pod in a start.
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in the replica's pod.
@@ -85,7 +85,7 @@ impl Member {
             phase,
             pod: seen.presence(),
             waits_for,
-            deleted_by: seen.deleted_by,
+            deletion: seen.deletion,
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_found: seen.is_found,
@@ -122,7 +122,7 @@ impl Member {
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
-            Presence::Live => self.deleted_by == DeletedBy::Others && !self.phase.is_lost() && !self.is_leaving,
+            Presence::Live => self.deletion == PodDeletion::NotAsked && !self.phase.is_lost() && !self.is_leaving,
             Presence::Occupied | Presence::Ended => false,
         }
     }
@@ -255,7 +255,7 @@ impl Gang {
         }
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
-        let is_of_this_master = |member: &Member| member.deleted_by == DeletedBy::ThisMaster && member.phase.is_lost();
+        let is_of_this_master = |member: &Member| member.deletion == PodDeletion::Asked && member.phase.is_lost();
         let failed = known.replica();
         let is_needed = |member: &Member| member.id.role != Role::Evaluator || failed == Some(member.id);
         let may_be_cause = |member: &&Member| !is_of_this_master(member) && is_needed(member);

@@ -125,7 +125,7 @@ pub struct Observation {
     /// The state of the replica's agent.
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
-    pub deleted_by: DeletedBy,
+    pub deletion: PodDeletion,
     /// The newest start of which the pod is known to be a member. This master has chosen it, or the agent has reported
     /// it.
     pub enrolled: Option<Enrolled>,
@@ -142,13 +142,13 @@ pub struct Enrolled {
     pub membership: Membership,
 }
 
-/// The origin of a pod's deletion.
+/// Whether this master has requested a pod's deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeletedBy {
-    /// This master has not deleted the pod. The cluster or a user may have deleted it.
-    Others,
-    /// This master has deleted the pod. The pod's loss is not the cause of a failure.
-    ThisMaster,
+pub enum PodDeletion {
+    /// This master has not requested the deletion. The cluster or a user may still delete the pod.
+    NotAsked,
+    /// This master has requested the deletion. The pod's loss is not the cause of a failure.
+    Asked,
 }
 
 impl Observation {
@@ -157,7 +157,7 @@ impl Observation {
         pod: None,
         wait: None,
         agent: AgentState::Silent,
-        deleted_by: DeletedBy::Others,
+        deletion: PodDeletion::NotAsked,
         enrolled: None,
         is_found: false,
     };
@@ -273,9 +273,9 @@ impl Observation {
 
     /// The loss of the replica's pod, with this reason.
     pub fn lost(&self, reason: &str) -> LostRun {
-        match self.deleted_by {
-            DeletedBy::Others => LostRun::disrupted(reason),
-            DeletedBy::ThisMaster => LostRun::broken(reason),
+        match self.deletion {
+            PodDeletion::NotAsked => LostRun::disrupted(reason),
+            PodDeletion::Asked => LostRun::broken(reason),
         }
     }
 }

@@ -8,7 +8,7 @@ use protocol::failure::Loss;
 use protocol::ids::{Generation, ReplicaId};
 
 use super::gang::Member;
-use super::observation::{AgentState, DeletedBy, GONE, Incarnation, Observation, Pod, Wait};
+use super::observation::{AgentState, GONE, Incarnation, Observation, Pod, PodDeletion, Wait};
 use super::phase::JobPhase;
 use super::replica::ReplicaPhase;
 use super::upkeep::Replacements;
@@ -236,7 +236,7 @@ impl Tracked {
     /// because the back end's watch needs some time to report the deletion.
     pub fn ask_to_go(&mut self, now: Duration, soon: Duration) -> bool {
         let is_due = self.deletion_asked_at.is_none_or(|at| now >= at + soon);
-        if is_due && self.seen.deleted_by == DeletedBy::Others && self.has_failed() {
+        if is_due && self.seen.deletion == PodDeletion::NotAsked && self.has_failed() {
             self.failed_alone += 1;
         }
         self.deletion_asked_at = if is_due { Some(now) } else { self.deletion_asked_at };

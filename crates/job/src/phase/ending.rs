@@ -12,7 +12,7 @@ use super::verdict::{conclude, has_live_run, judge, regroup};
 use super::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, suspension};
 use crate::diagnosis::fingerprint;
 use crate::gang::Member;
-use crate::observation::{DeletedBy, Presence};
+use crate::observation::{PodDeletion, Presence};
 
 pub(super) fn stopping(stop: Stop, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
@@ -86,7 +86,7 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
 fn is_to_be_released(place: &Member) -> bool {
     match place.pod {
         Presence::Live => true,
-        Presence::Occupied => place.deleted_by == DeletedBy::Others,
+        Presence::Occupied => place.deletion == PodDeletion::NotAsked,
         Presence::Absent | Presence::Ended => false,
     }
 }

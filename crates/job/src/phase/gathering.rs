@@ -12,7 +12,7 @@ use super::verdict::{has_live_run, regroup};
 use super::{Action, Ending, Gathering, JobPhase, PodSelection, Restart, Seen, StartStage, queue};
 use crate::alone::{first_failure, returns_alone};
 use crate::gang::{Member, is_disruption};
-use crate::observation::{DeletedBy, Presence};
+use crate::observation::{PodDeletion, Presence};
 use crate::replica::ReplicaPhase;
 use crate::roster::{Choice, choose, last_start, wanted};
 
@@ -94,7 +94,7 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     // A pod that this master deletes is surplus. The record may already contain the loss of a pod of an earlier start.
     let is_left = |place: &Member| place.is_found && gathering.horizon.is_some();
     let is_old = |place: &Member| (place.enrolled.is_some() || is_left(place)) && !place.is_hopeless();
-    let is_own = |place: &&Member| place.deleted_by == DeletedBy::Others && !is_old(place) && place.phase.is_lost();
+    let is_own = |place: &&Member| place.deletion == PodDeletion::NotAsked && !is_old(place) && place.phase.is_lost();
     let failures = gang.places().iter().filter(is_own).filter_map(Member::failure);
     if let Some(broken) = failures.filter(|_| is_fatal).find(|failure| !is_disruption(failure)) {
         return Some(broken);

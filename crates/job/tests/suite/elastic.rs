@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use job::gang::{Gang, Member};
-use job::observation::{AgentState, DeletedBy, LostRun, Observation, PodState, Wait};
+use job::observation::{AgentState, LostRun, Observation, PodDeletion, PodState, Wait};
 use job::phase::{Action, Attempt, Ending, JobEvent, JobPhase, PodSelection, StartStage};
 use job::policy::{GangKind, Policy};
 use job::roster::Roster;
@@ -145,7 +145,7 @@ fn a_silent_pod_that_may_run_exec_py_delays_a_start_after_a_takeover() {
 fn a_surplus_pod_whose_agent_has_failed_is_deleted() {
     let mut failed = member(2, RunState::Running, None);
     failed.hear(AgentState::Failed(LostRun::broken("it does not answer")));
-    let surplus = Observation { deleted_by: DeletedBy::Others, ..failed };
+    let surplus = Observation { deletion: PodDeletion::NotAsked, ..failed };
     let gang = gang(&[joined(), joined(), surplus], Some(SECOND));
     let kept = upkeep(&gang, Workers { min: 1, max: 2 }, Growth::Free, true, SINCE);
     assert_eq!(kept.delete, [id("worker-2")]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use job::gang::{Gang, Member};
-use job::observation::DeletedBy::ThisMaster;
+use job::observation::PodDeletion::Asked;
 use job::observation::Presence::{self, Ended, Live, Occupied};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection};
 use job::policy::{Policy, SuccessRule};
@@ -124,7 +124,7 @@ fn a_job_is_finished_when_its_last_pod_has_ended_and_pods_that_do_not_end_are_de
     let deleting = || vec![Action::DeletePods(PodSelection::Live)];
     let (overdue, long_after) = (SINCE + POLICY.release_timeout, SINCE * 1000);
     let occupied = with_pods(&[Occupied]);
-    let going = || fixed(vec![Member { deleted_by: ThisMaster, ..occupied.places()[0].clone() }]);
+    let going = || fixed(vec![Member { deletion: Asked, ..occupied.places()[0].clone() }]);
     for (now, phase, gang, expected) in [
         (SOON, releasing(), with_pods(&[Ended, Live]), (releasing(), vec![Action::ReleasePods])),
         (SOON, releasing(), with_pods(&[Ended, Ended]), (finished(), vec![])),

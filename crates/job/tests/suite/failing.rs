@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use job::gang::Member;
-use job::observation::{DeletedBy, LostRun};
+use job::observation::{LostRun, PodDeletion};
 use job::phase::{Action, Ending, JobPhase, StartStage};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
@@ -95,7 +95,7 @@ fn a_pod_that_the_master_deletes_after_a_script_has_left_is_not_the_cause() {
     let mut members = workers(&[lost(), left]).places().to_vec();
     let cause = |members: &[Member]| fixed(members.to_vec()).cause(exited("worker-1", exit(75, 10)));
     assert_eq!(cause(&members), was_lost("worker-0"));
-    members[0].deleted_by = DeletedBy::ThisMaster;
+    members[0].deletion = PodDeletion::Asked;
     assert_eq!(cause(&members), exited("worker-1", exit(75, 10)));
     members[0].phase = Exited(FIRST, exit(1, 9));
     assert_eq!(cause(&members), exited("worker-0", exit(1, 9)), "the script had failed before its pod was deleted");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use job::gang::{HelperUse, Member};
 use job::observation::Presence::{Absent, Ended, Live};
-use job::observation::{AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
+use job::observation::{AgentState, Enrolled, LostRun, Observation, PodDeletion, PodState, Wait};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Restart, Seen};
 use job::policy::{GangKind, Policy};
 use job::replica::ReplicaPhase::{self, Exited, Running};
@@ -50,18 +50,18 @@ fn an_unusable_pod_is_hopeless_only_before_the_first_start() {
 
 #[test]
 fn a_run_that_ends_because_its_pod_is_leaving_is_lost() {
-    let phase = |exit: ExitReport, deleted_by| {
+    let phase = |exit: ExitReport, deletion| {
         let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });
-        ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by, ..Observation::NEW }, Some(FIRST))
+        ReplicaPhase::of(&Observation { pod, agent: ended(exit), deletion, ..Observation::NEW }, Some(FIRST))
     };
     let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
-    assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::Others), drained);
-    assert_eq!(phase(with_its_pod(exit(0, 9)), DeletedBy::Others), drained);
+    assert_eq!(phase(with_its_pod(stopped(9)), PodDeletion::NotAsked), drained);
+    assert_eq!(phase(with_its_pod(exit(0, 9)), PodDeletion::NotAsked), drained);
     for by_itself in [exit(3, 9), exit(0, 9), stopped(9)] {
-        assert_eq!(phase(by_itself.clone(), DeletedBy::Others), Exited(FIRST, by_itself));
+        assert_eq!(phase(by_itself.clone(), PodDeletion::NotAsked), Exited(FIRST, by_itself));
     }
     let by_us = ReplicaPhase::Lost(LostRun::broken("its node is drained"));
-    assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::ThisMaster), by_us);
+    assert_eq!(phase(with_its_pod(stopped(9)), PodDeletion::Asked), by_us);
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn a_terminated_agent_does_not_serve_another_start_while_its_pod_still_runs() {
 
 #[test]
 fn a_pod_that_this_master_deleted_does_not_serve_another_start_while_it_still_exists() {
-    let fit = |deleted_by| {
-        let seen = Observation { agent: ended(stopped(9)), deleted_by, ..running_pod() };
+    let fit = |deletion| {
+        let seen = Observation { agent: ended(stopped(9)), deletion, ..running_pod() };
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
-    assert_eq!((fit(DeletedBy::ThisMaster), fit(DeletedBy::Others)), (false, true));
+    assert_eq!((fit(PodDeletion::Asked), fit(PodDeletion::NotAsked)), (false, true));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use job::gang::{Gang, Member};
 use job::observation::Presence::{Absent, Ended, Live};
-use job::observation::{DeletedBy, Enrolled, LostRun, Observation};
+use job::observation::{Enrolled, LostRun, Observation, PodDeletion};
 use job::phase::{
     Action, Attempt, Ending, Gathering, JobEvent, JobPhase, PodSelection, Restart, Seen, StartStage, Stop,
 };
@@ -164,7 +164,7 @@ fn unfit_pods_are_replaced_during_the_pause() {
 #[test]
 fn a_lost_pod_that_still_exists_after_the_pause_is_no_failure_of_the_next_start_and_its_start_timeout_names_it() {
     let until = SINCE + POLICY.backoff;
-    let lost = Member { deleted_by: DeletedBy::ThisMaster, ..member("worker-1", lost(), Live) };
+    let lost = Member { deletion: PodDeletion::Asked, ..member("worker-1", lost(), Live) };
     let seen = fixed(vec![member("worker-0", Joined, Live), lost]);
     let (gathering, actions) = look_at(until, restarting(), &seen, (&THREE, 1));
     assert_eq!((&gathering, actions), (&gathering_again(until), delete(&["worker-1"])));

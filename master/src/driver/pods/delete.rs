@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
-use job::observation::{AgentState, DeletedBy, Presence};
+use job::observation::{AgentState, PodDeletion, Presence};
 use job::phase::PodSelection;
 use job::replica::ReplicaPhase;
 use protocol::ids::{Generation, ReplicaId};
@@ -31,7 +31,7 @@ impl Pods {
         if !replica.tracked.ask_to_go(now, soon) {
             return;
         }
-        replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+        replica.tracked.seen.deletion = PodDeletion::Asked;
         let is_live = replica.tracked.seen.presence() == Presence::Live;
         // If the agent is dead, only bytes that are in transit can still arrive.
         let patience = if is_live { tasks::COPY_TIMEOUT } else { LAST_BYTES_TIMEOUT };
@@ -61,7 +61,7 @@ impl Pods {
         }
         let common = self.common.clone();
         warn!(job = %common.job.name, replica = %id, reason, "the agent does not stop its run; deleting the pod");
-        replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+        replica.tracked.seen.deletion = PodDeletion::Asked;
         tasks.spawn(
             async move { tasks::delete(common.context.backend.as_ref(), &common.job, id, Standing::Held).await },
         );
@@ -73,7 +73,7 @@ impl Pods {
         for (id, replica) in &mut self.replicas {
             let presence = replica.tracked.seen.presence();
             // Only a deletion ends the other containers of a pod whose agent has ended.
-            let is_occupied = presence == Presence::Occupied && replica.tracked.seen.deleted_by == DeletedBy::Others;
+            let is_occupied = presence == Presence::Occupied && replica.tracked.seen.deletion == PodDeletion::NotAsked;
             // Wait for the agent's first answer. `step` limits this wait.
             let is_unheard =
                 replica.tracked.seen.agent == AgentState::Silent && replica.tracked.seen.addresses().is_some();
@@ -81,7 +81,7 @@ impl Pods {
             let Some(log) = self.logs.of(*id).filter(|_| is_next) else { continue };
             if is_occupied {
                 replica.tracked.ask_to_go(now, Duration::ZERO);
-                replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+                replica.tracked.seen.deletion = PodDeletion::Asked;
             }
             // An evicted pod ends without a request, and its exec.py may still be saving its state.
             let is_to_end = !replica.is_released && presence == Presence::Live && !replica.tracked.seen.is_leaving();
@@ -117,7 +117,7 @@ impl Pods {
         for place in gang.places() {
             let Some(replica) = self.replicas.get_mut(&place.id) else { continue };
             if which.includes(place, &gang) && replica.tracked.ask_to_go(now, soon) {
-                replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+                replica.tracked.seen.deletion = PodDeletion::Asked;
                 chosen.push((place.id, replica.tracked.seen.agent.standing()));
             }
         }
@@ -142,7 +142,7 @@ impl Pods {
         self.call_start_back().await;
         for replica in self.replicas.values_mut().filter(|replica| replica.tracked.seen.presence() != Presence::Absent)
         {
-            replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+            replica.tracked.seen.deletion = PodDeletion::Asked;
         }
         tasks::delete_all(self.common.context.backend.as_ref(), &self.common.job).await;
     }

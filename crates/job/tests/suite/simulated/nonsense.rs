@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use job::gang::{Gang, Member};
-use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, Others, PodState};
+use job::observation::{Addresses, AgentState, Enrolled, LostRun, Observation, Others, PodDeletion, PodState};
 use job::phase::{Action, JobEvent, JobPhase, Known, Seen, begin, step};
 use job::policy::{GangKind, Policy, SuccessRule};
 use job::turns::Turn;
@@ -121,11 +121,11 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         1 => Just(Some(PodState::disrupted(reason()))),
         1 => Just(Some(PodState::Unusable { reason: reason() })),
     ];
-    let deleted_by = prop_oneof![5 => Just(DeletedBy::Others), 1 => Just(DeletedBy::ThisMaster)];
-    (pod, any_agent(), deleted_by, any::<bool>()).prop_map(|(pod, agent, deleted_by, is_found)| Observation {
+    let deletion = prop_oneof![5 => Just(PodDeletion::NotAsked), 1 => Just(PodDeletion::Asked)];
+    (pod, any_agent(), deletion, any::<bool>()).prop_map(|(pod, agent, deletion, is_found)| Observation {
         pod,
         agent,
-        deleted_by,
+        deletion,
         is_found,
         ..Observation::NEW
     })

@@ -6,7 +6,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use job::observation::{self, Addresses, AgentState, DeletedBy, LostRun, PodState, Presence};
+use job::observation::{self, Addresses, AgentState, LostRun, PodDeletion, PodState, Presence};
 use job::phase::JobPhase;
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
@@ -234,7 +234,7 @@ impl Pod {
     /// Lets the master delete the pod. The pod of a fenced agent is deleted without a confirmation by its node.
     pub(crate) fn delete(&mut self) {
         if self.tracked.known.seen.presence() != Presence::Absent {
-            self.tracked.known.seen.deleted_by = DeletedBy::ThisMaster;
+            self.tracked.known.seen.deletion = PodDeletion::Asked;
         }
         if self.tracked.known.seen.agent.standing() == Standing::Fenced {
             assert!(!self.runs(), "{} still runs although its fence has passed", self.id);
