@@ -84,7 +84,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
-    let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
+    let listener = listener::bind(config.listen).with_context(|| CannotListen(config.listen))?;
     let code = Arc::new(CodeStore::open(&code).context("open the store of code")?);
     let (history, agents, tally) = (History::at(history), AgentClient::new(), Tally::default());
     let context = Context { store, backend: Arc::clone(&backend), agents, agent_key, boot_id, code, tally, history };

@@ -14,7 +14,6 @@ use crate::master::clock::now;
 use crate::masters::upstream::Upstream;
 use crate::output::{Data, Notes};
 use crate::ui::browser;
-use crate::ui::connections;
 use crate::ui::feed::Hub;
 use crate::ui::guard::PageGuard;
 use crate::ui::server;
@@ -27,12 +26,11 @@ pub(super) async fn run(args: UiArgs, config: &ClientConfig, data: &mut Data, no
     let port = listener.local_addr().map_err(|error| Error::input("find the page's port").because(error))?.port();
     let guard = PageGuard::new(port);
     let address = guard.address();
-    let routes = server::routes(guard, Hub::new(upstream, now));
     data.text(&address)?;
     let opened = if no_open || !has_desktop() { None } else { browser::open(&config.run_folders, &address, notes) };
     notes.say("the address is a secret: it lets every program on this machine use your jobs; Ctrl-C ends the page");
     tokio::select! {
-        never = connections::serve(listener, routes) => match never {},
+        () = server::serve(listener, guard, Hub::new(upstream, now)) => {}
         () = interrupts.next() => drop(opened),
     }
     Ok(Exit::Done)

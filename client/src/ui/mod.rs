@@ -6,7 +6,6 @@
 mod actions;
 pub(crate) mod browser;
 mod charts;
-pub(crate) mod connections;
 pub(crate) mod feed;
 pub(crate) mod guard;
 mod log_lines;

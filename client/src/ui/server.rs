@@ -1,6 +1,7 @@
-//! The routes of the page. Everything that the guard does not admit, and every unknown path, gets 404 with an empty
-//! body.
+//! The server of the page, and its routes. Everything that the guard does not admit, and every unknown path, gets 404
+//! with an empty body.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,9 +11,13 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use listener::{ConnectionSeat, Limits};
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 use serde::Deserialize;
+use tokio::net::TcpListener;
 
 use super::actions::{PageAction, SeenJob, run_again};
 use super::feed::{Hub, Topic, from_history, is_not_found};
@@ -45,8 +50,18 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 type Site = State<Arc<Hub>>;
 
+/// Every program of this machine can connect. A tab has two connections at most.
+const LIMITS: Limits = Limits { connections: 512, head_bytes: 64 * 1024, headers: 100, unkept: None };
+
+/// Serves the page without end.
+pub(crate) async fn serve(socket: TcpListener, guard: PageGuard, hub: Arc<Hub>) {
+    let routes = TowerToHyperService::new(routes(guard, hub));
+    let respond = move |request, seat: Arc<ConnectionSeat>| seat.while_answering(routes.call(request));
+    listener::serve(socket, LIMITS, |_| (), respond, pending()).await;
+}
+
 /// The routes, behind the guard.
-pub(crate) fn routes(guard: PageGuard, hub: Arc<Hub>) -> Router {
+fn routes(guard: PageGuard, hub: Arc<Hub>) -> Router {
     let file = |media, text: &'static str| get(move || async move { ([(header::CONTENT_TYPE, media)], text) });
     let nowhere = async || StatusCode::NOT_FOUND;
     let at = |path: &str| format!("{}{path}", guard.prefix());

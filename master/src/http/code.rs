@@ -9,6 +9,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use futures_util::StreamExt;
+use listener::ConnectionSeat;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::error::ErrorCode;
 use protocol::routes;
@@ -17,7 +18,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::AppState;
-use super::connections::ConnectionSeat;
 use super::error::ApiError;
 use super::openapi::{BadBody, Down, Octets};
 use super::request::parsed_body;

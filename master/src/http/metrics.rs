@@ -8,6 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::header;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use listener::SeatChange;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -33,8 +34,8 @@ pub(super) struct Metrics {
     requests: Family<OfRequests, Counter>,
     pub(super) handler_panics: Counter,
     connections_open: Gauge<i64, AtomicI64>,
-    pub(super) connections_refused: Counter,
-    pub(super) connections_evicted: Counter,
+    connections_refused: Counter,
+    connections_evicted: Counter,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -77,8 +78,12 @@ impl Metrics {
         })
     }
 
-    pub(super) fn show_open(&self, connections: usize) {
-        self.connections_open.set(i64::try_from(connections).unwrap_or(i64::MAX));
+    pub(super) fn count_connection(&self, change: SeatChange) {
+        match change {
+            SeatChange::Open(count) => drop(self.connections_open.set(i64::try_from(count).unwrap_or(i64::MAX))),
+            SeatChange::Refused => drop(self.connections_refused.inc()),
+            SeatChange::Evicted => drop(self.connections_evicted.inc()),
+        }
     }
 
     fn show_jobs(&self, jobs: &Jobs) {

@@ -2,7 +2,6 @@
 
 mod about;
 mod code;
-mod connections;
 mod create;
 mod dry_runs;
 mod error;
@@ -21,35 +20,36 @@ mod stacks;
 mod tfjobs;
 mod timeline;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::{Router, middleware};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use listener::{ConnectionSeat, Limits};
 use protocol::code::MANIFEST_BYTES_MAX;
-use tokio::net::{TcpListener, TcpSocket};
+use rustix::process::{Resource, getrlimit};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
-use tracing::warn;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use self::about::AboutMaster;
-use self::connections::Connections;
 use self::metrics::Metrics;
 pub use crate::config::Guard;
 use crate::registry::Jobs;
 
 /// Maximum bytes of a request's body, except code. A spec with thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum connections that the kernel queues before the master accepts them. The kernel's own limit may be lower. If
-/// the queue is full, the caller's kernel gets no answer and tries again a second later.
-const BACKLOG: u32 = 4096;
+/// Maximum connections at a time: two for each of two thousand clients that follow a job.
+const CONNECTIONS_MAX: usize = 4096;
 /// Maximum time for open requests to finish when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -73,7 +73,7 @@ struct AppState {
 /// The master's HTTP server.
 pub struct Server {
     router: Router,
-    connections: Arc<Connections>,
+    metrics: Arc<Metrics>,
     end: CancellationToken,
 }
 
@@ -111,15 +111,11 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(openapi::openapi))
 }
 
-/// Binds the address to serve on.
-///
-/// # Errors
-/// Fails if the address is in use, or does not belong to this machine.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+/// The limits of connections. At least half of this process's descriptors stay free for files, agents and records.
+fn limits() -> Limits {
+    let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
+    let connections = descriptors.map_or(CONNECTIONS_MAX, |most| CONNECTIONS_MAX.min(most / 2));
+    Limits { connections, head_bytes: 64 * 1024, headers: 64, unkept: None }
 }
 
 impl Server {
@@ -142,25 +138,19 @@ impl Server {
             .layer(middleware::from_fn(framing::check))
             .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::count))
             .with_state(state);
-        Self { router, connections: Connections::new(metrics), end }
+        Self { router, metrics, end }
     }
 
     /// Serves until the master ends. Open requests then have a short time to finish.
-    pub async fn serve(&self, listener: TcpListener) {
-        let graceful = GracefulShutdown::new();
-        loop {
-            tokio::select! {
-                () = self.end.cancelled() => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.connections.serve(stream, &self.router, &graceful),
-                    // For example, all descriptors are in use. Open connections free their descriptors when they end.
-                    Err(error) => {
-                        warn!(%error, "could not accept a connection");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                },
-            }
-        }
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await;
+    pub async fn serve(&self, socket: TcpListener) {
+        let metrics = Arc::clone(&self.metrics);
+        let observe = move |change| metrics.count_connection(change);
+        let router = TowerToHyperService::new(self.router.clone());
+        let respond = move |mut request: Request<Incoming>, seat: Arc<ConnectionSeat>| {
+            request.extensions_mut().insert(Arc::clone(&seat));
+            seat.while_answering(router.call(request))
+        };
+        let open = listener::serve(socket, limits(), observe, respond, self.end.cancelled()).await;
+        let _ = timeout(DRAIN_TIMEOUT, open.shutdown()).await;
     }
 }

@@ -9,13 +9,13 @@ use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use listener::ConnectionSeat;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
-use super::connections::ConnectionSeat;
 use super::error::ApiError;
 use crate::registry::{JobHandle, JobsError};
 

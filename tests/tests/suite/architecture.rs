@@ -8,11 +8,12 @@ use std::process::Command;
 
 use e2e::programs::{files_in, root};
 
-pub(crate) const CRATES: [&str; 12] = [
+pub(crate) const CRATES: [&str; 13] = [
     "crates/protocol",
     "crates/job",
     "crates/launchers",
     "crates/bounded-log",
+    "crates/listener",
     "crates/image-program",
     "crates/history",
     "crates/placed-code",
@@ -101,6 +102,7 @@ fn only_config_files_read_the_environment() {
         "master/src",
         "client/src",
         "crates/bounded-log/src",
+        "crates/listener/src",
         "crates/image-program/src",
         "crates/history/src",
         "crates/placed-code/src",
