@@ -12,7 +12,7 @@ use protocol::failure::{
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::text;
 
-use super::gang::{Gang, Member};
+use super::gang::{Gang, Place};
 use super::policy::Budget;
 use super::replica::ReplicaPhase;
 
@@ -36,7 +36,7 @@ pub struct Evidence {
 }
 
 /// Builds the report of a failed start.
-pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStart {
+pub fn diagnose(failure: Failure, gang: &Gang<'_>, evidence: Evidence) -> FailedStart {
     let Evidence { generation, now, budget, last_lines, silence, stacks } = evidence;
     let (at, stderr_tail) = match &failure {
         Failure::ReplicaExited { exit, .. } => (exit.ended_at, exit.stderr_tail.as_str()),
@@ -70,7 +70,7 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
 
 /// Identifies the failure of a script that ended with an exception. `None` for all other failures: a signal, too little
 /// memory and a lost pod depend on the machine.
-pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
+pub fn fingerprint(failure: &Failure, gang: &Gang<'_>) -> Option<Fingerprint> {
     let Failure::ReplicaExited {
         exit: ExitReport { outcome: ExitOutcome::Code(_), stopped: false, exception, .. },
         ..
@@ -79,7 +79,7 @@ pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
         return None;
     };
     let member = gang.failed(failure)?;
-    let (step, split) = member.reported.unzip();
+    let (step, split) = member.reported().unzip();
     Some(Fingerprint {
         seat: gang.seat(member),
         exception: text::beginning(exception.as_deref()?, FINGERPRINT_JSON_BYTES).to_owned(),
@@ -102,16 +102,16 @@ pub fn longest_silent(silence: &BTreeMap<ReplicaId, Duration>) -> Option<Replica
 }
 
 /// The state of each replica at the deadline. Running replicas come first, sorted by their silence, longest first.
-fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<Consequence> {
-    let mut members: Vec<&Member> = gang.members().collect();
+fn at_the_deadline(gang: &Gang<'_>, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<Consequence> {
+    let mut members: Vec<&Place<'_>> = gang.members().collect();
     members.sort_by_key(|member| Reverse(silence.get(&member.id)));
-    let stood = |member: &&Member| {
+    let stood = |member: &&Place<'_>| {
         let (how, stopped) = match (&member.phase, silence.get(&member.id)) {
             (ReplicaPhase::Exited(_, exit), _) if !exit.stopped => (exit.outcome.to_string(), false),
             (_, Some(silent)) => (format!("had printed nothing for {} s", silent.as_secs()), true),
             (ReplicaPhase::Lost(lost), None) => (was_lost(&lost.reason), false),
             (phase, None) if phase.was_launched() => ("had printed nothing".to_owned(), true),
-            (_, None) => match &member.waits_for {
+            (_, None) => match member.seen.waits_for() {
                 Some(reason) => (format!("was not started: {reason}"), false),
                 None => ("was not started".to_owned(), false),
             },
@@ -125,7 +125,7 @@ fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<
 }
 
 /// The failed and stopped replicas except the replica that failed first. Replicas that ended by themselves come first.
-fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
+fn consequences(failure: &Failure, gang: &Gang<'_>) -> Vec<Consequence> {
     // After a start timeout, no member has failed.
     let Some(first) = failure.replica().filter(|_| !matches!(failure, Failure::StartTimeout { .. })) else {
         return vec![];
@@ -138,17 +138,17 @@ fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
 }
 
 /// The first member that trains and succeeded before another member's script failed.
-fn left_before(failure: &Failure, gang: &Gang) -> Option<LeftBefore> {
+fn left_before(failure: &Failure, gang: &Gang<'_>) -> Option<LeftBefore> {
     let Failure::ReplicaExited { exit: failed, .. } = failure else { return None };
     let ended =
-        |member: &Member| member.phase.exit().filter(|_| member.phase.has_succeeded()).map(|exit| exit.ended_at);
+        |member: &Place<'_>| member.phase.exit().filter(|_| member.phase.has_succeeded()).map(|exit| exit.ended_at);
     let training = gang.members().filter(|member| member.id.role.trains());
     let left = training.filter_map(|member| Some((ended(member)?, member.id)));
     let (at, replica) = left.min().filter(|(at, _)| *at < failed.ended_at)?;
     Some(LeftBefore { replica, earlier_millis: failed.ended_at.0 - at.0 })
 }
 
-fn consequence(member: &Member) -> Option<Consequence> {
+fn consequence(member: &Place<'_>) -> Option<Consequence> {
     let failed = member.phase.failed();
     let lost = || Some((was_lost(&member.phase.lost()?.reason), false));
     let (how, stopped) = failed.map(|exit| (exit.outcome.to_string(), exit.stopped)).or_else(lost)?;

@@ -8,43 +8,19 @@ use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::lease::Standing;
 use protocol::progress::{LostSteps, Progress};
 
-use super::observation::{Enrolled, LostRun, Observation, PodDeletion, Presence};
+use super::observation::{LostRun, Observation, PodDeletion, Presence};
 use super::replica::ReplicaPhase;
 use super::wait::Wait;
 
-/// One replica: its phase, and the state of its pod.
+/// One replica: its phase, and what the master has observed of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct Place<'a> {
     /// The replica's role and index.
     pub id: ReplicaId,
+    /// What the master has observed.
+    pub seen: &'a Observation,
     /// The replica's phase.
     pub phase: ReplicaPhase,
-    /// Whether the replica's pod exists.
-    pub pod: Presence,
-    /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
-    pub waits_for: Option<Wait>,
-    /// Whether this master has requested the pod's deletion.
-    pub deletion: PodDeletion,
-    /// The newest known membership of the replica's pod in a start.
-    pub enrolled: Option<Enrolled>,
-    /// Whether exec.py of any start may still run in the replica's pod.
-    pub may_run: bool,
-    /// Whether an earlier master may have created the replica's pod.
-    pub is_found: bool,
-    /// Whether the replica's pod is being evicted or deleted.
-    pub is_leaving: bool,
-    /// Whether the replica's run has been told to stop, and has not ended.
-    pub is_stopping: bool,
-    /// Whether the replica's pod has a node.
-    pub has_node: bool,
-    /// The standing of the lease of the replica's agent.
-    pub standing: Standing,
-    /// How the script of the replica's newest run uses the helper.
-    pub helper: HelperUse,
-    /// The last step that the script of the replica's newest run has reported, and the version of the batch sizes.
-    pub reported: Option<(u64, u64)>,
-    /// The first and the last step that the script of the replica's newest run has reported but not saved.
-    pub unsaved: Option<(u64, u64)>,
     /// When the replica's next pod may be created, as the time since the driver began.
     pub create_at: Duration,
     /// How often this master has deleted a pod of the replica because its run had failed.
@@ -73,56 +49,62 @@ impl HelperUse {
     }
 }
 
-impl Member {
-    /// Builds a member from an observation. Runs of generations before `horizon` belong to earlier starts.
-    pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
+impl<'a> Place<'a> {
+    /// A replica that was observed like this. Runs of generations before `horizon` belong to earlier starts.
+    pub fn of(id: ReplicaId, seen: &'a Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
-        let waits_for = seen.waits_for().cloned();
-        let status = seen.agent.status();
-        let progress = status.and_then(|status| status.helper.as_ref());
-        Self {
-            id,
-            phase,
-            pod: seen.presence(),
-            waits_for,
-            deletion: seen.deletion,
-            enrolled: seen.enrolment(),
-            may_run: seen.may_run(),
-            is_found: seen.is_found,
-            is_leaving: seen.is_leaving(),
-            is_stopping: status.is_some_and(|status| status.state == RunState::Stopping),
-            has_node: seen.has_node(),
-            standing: seen.agent.standing(),
-            helper: HelperUse::of(progress),
-            reported: progress.and_then(|progress| Some((progress.step?, progress.split))),
-            unsaved: progress.and_then(Progress::unsaved),
-            create_at: Duration::ZERO,
-            failed_alone: 0,
-        }
+        Self { id, seen, phase, create_at: Duration::ZERO, failed_alone: 0 }
+    }
+
+    /// What the script of the replica's newest run has reported with the helper.
+    fn progress(&self) -> Option<&Progress> {
+        self.seen.agent.status()?.helper.as_ref()
+    }
+
+    /// How the script of the replica's newest run uses the helper.
+    pub fn helper(&self) -> HelperUse {
+        HelperUse::of(self.progress())
+    }
+
+    /// The last step that the script of the replica's newest run has reported, and the version of the batch sizes.
+    pub fn reported(&self) -> Option<(u64, u64)> {
+        self.progress().and_then(|progress| Some((progress.step?, progress.split)))
+    }
+
+    /// The first and the last step that the script of the replica's newest run has reported but not saved.
+    pub fn unsaved(&self) -> Option<(u64, u64)> {
+        self.progress().and_then(Progress::unsaved)
+    }
+
+    /// Whether the replica's run has been told to stop, and has not ended.
+    pub fn is_stopping(&self) -> bool {
+        self.seen.agent.status().is_some_and(|status| status.state == RunState::Stopping)
     }
 
     /// Whether the replica's pod is alive and exec.py was not started in it. Such a pod does not end by itself.
     pub fn is_idle(&self) -> bool {
-        self.pod == Presence::Live && !self.phase.was_launched()
+        self.seen.presence() == Presence::Live && !self.phase.was_launched()
     }
 
     /// Whether the replica's pod is already being evicted or deleted. This master need not delete such a pod. False for
     /// the pod of a fenced agent: its node may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
-        self.is_leaving && self.standing < Standing::Fenced
+        self.seen.is_leaving() && self.seen.agent.standing() < Standing::Fenced
     }
 
     /// Whether the replica's pod is alive and has not reported the end of the run.
     pub fn is_unended(&self) -> bool {
-        self.pod == Presence::Live && !self.phase.is_dead()
+        self.seen.presence() == Presence::Live && !self.phase.is_dead()
     }
 
     /// Whether the replica's current or next pod can serve another start. False for a pod that is being removed, or
     /// whose deletion this master has requested, even if the pod still looks healthy.
     pub fn is_fit(&self) -> bool {
-        match self.pod {
+        match self.seen.presence() {
             Presence::Absent => true,
-            Presence::Live => self.deletion == PodDeletion::NotAsked && !self.phase.is_lost() && !self.is_leaving,
+            Presence::Live => {
+                self.seen.deletion == PodDeletion::NotAsked && !self.phase.is_lost() && !self.seen.is_leaving()
+            }
             Presence::Occupied | Presence::Ended => false,
         }
     }
@@ -135,7 +117,7 @@ impl Member {
     /// Whether the replica's pod is being evicted, or deleted by somebody else, and exec.py has not ended by itself.
     pub fn may_still_save(&self) -> bool {
         let is_disrupted = self.phase.lost().is_some_and(|lost| lost.loss == Loss::Disrupted);
-        is_disrupted && self.pod == Presence::Live && self.standing == Standing::Held
+        is_disrupted && self.seen.presence() == Presence::Live && self.seen.agent.standing() == Standing::Held
     }
 
     /// Whether the replica's agent has answered, and has a run or can still start one.
@@ -145,7 +127,7 @@ impl Member {
 
     /// Whether a stop request came before the replica's exec.py was started, and the pod has ended since.
     pub fn is_spent(&self) -> bool {
-        self.phase.was_called_back() && matches!(self.pod, Presence::Occupied | Presence::Ended)
+        self.phase.was_called_back() && matches!(self.seen.presence(), Presence::Occupied | Presence::Ended)
     }
 
     /// Whether the replica's agent has an address but has not answered. The agent may already have a run.
@@ -156,7 +138,7 @@ impl Member {
     /// Whether an earlier master may have started exec.py in the replica's pod, although the agent has not answered this
     /// master.
     pub fn may_have_unknown_run(&self) -> bool {
-        self.is_silent() && self.may_run
+        self.is_silent() && self.seen.may_run()
     }
 
     /// The failure of this replica, if it has failed.
@@ -171,36 +153,36 @@ impl Member {
 
 /// The replicas of a job, in the plan's order. The replicas with a seat in the current start are the members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gang {
-    places: Vec<Member>,
+pub struct Gang<'a> {
+    places: Vec<Place<'a>>,
     /// See [`Gang::note_too_large`].
     too_large: Vec<TooLargeBatch>,
     /// The current start. Without a start, no replica is a member.
     start: Option<Generation>,
 }
 
-impl Gang {
+impl<'a> Gang<'a> {
     /// The gang of these replicas. Its members are the replicas that are enrolled in the newest known start. A start
     /// before `horizon` has ended, and has no members.
-    pub fn new(places: Vec<Member>, horizon: Option<Generation>) -> Self {
-        let known = places.iter().filter_map(|place| Some(place.enrolled?.generation));
+    pub fn new(places: Vec<Place<'a>>, horizon: Option<Generation>) -> Self {
+        let known = places.iter().filter_map(|place| Some(place.seen.enrolment()?.generation));
         let start = known.max().filter(|start| horizon.is_none_or(|horizon| *start >= horizon));
         Self { places, start, too_large: vec![] }
     }
 
     /// Every replica, whether or not it is a member.
-    pub fn places(&self) -> &[Member] {
+    pub fn places(&self) -> &[Place<'a>] {
         &self.places
     }
 
     /// The members.
-    pub fn members(&self) -> impl Iterator<Item = &Member> {
+    pub fn members(&self) -> impl Iterator<Item = &Place<'a>> {
         self.places.iter().filter(|place| self.has(place))
     }
 
     /// Whether this replica is a member.
-    pub fn has(&self, place: &Member) -> bool {
-        self.start.is_some() && place.enrolled.map(|enrolled| enrolled.generation) == self.start
+    pub fn has(&self, place: &Place<'_>) -> bool {
+        self.start.is_some() && place.seen.enrolment().map(|enrolled| enrolled.generation) == self.start
     }
 
     /// Whether every member of the current start is known. After a takeover, some agents have perhaps not answered yet. An
@@ -212,12 +194,12 @@ impl Gang {
 
     /// The number of members of the current start, as the known members report it.
     fn size(&self) -> Option<usize> {
-        self.members().filter_map(|member| Some(member.enrolled?.membership.of as usize)).max()
+        self.members().filter_map(|member| Some(member.seen.enrolment()?.membership.of as usize)).max()
     }
 
     /// The role and index of a member in the current start.
-    pub fn seat(&self, member: &Member) -> ReplicaId {
-        let index = member.enrolled.map_or(member.id.index, |enrolled| enrolled.membership.seat);
+    pub fn seat(&self, member: &Place<'_>) -> ReplicaId {
+        let index = member.seen.enrolment().map_or(member.id.index, |enrolled| enrolled.membership.seat);
         ReplicaId { role: member.id.role, index }
     }
 
@@ -227,12 +209,12 @@ impl Gang {
     }
 
     /// Whether `test` holds for at least one member.
-    pub fn any(&self, test: impl Fn(&Member) -> bool) -> bool {
+    pub fn any(&self, test: impl Fn(&Place<'a>) -> bool) -> bool {
         self.members().any(test)
     }
 
     /// Whether `test` holds for at least one replica.
-    pub fn any_place(&self, test: impl Fn(&Member) -> bool) -> bool {
+    pub fn any_place(&self, test: impl Fn(&Place<'a>) -> bool) -> bool {
         self.places.iter().any(test)
     }
 
@@ -240,8 +222,8 @@ impl Gang {
     /// first, then the earliest exit by the agents' clocks, then any other lost pod. A run that somebody else stopped
     /// comes last. That run is a failure too, because the gang cannot continue without it. Members for which `counts` is
     /// false are left out.
-    pub fn first_failure_of(&self, counts: impl Fn(&Member) -> bool) -> Option<Failure> {
-        let failures = self.members().filter(|member| counts(member)).filter_map(Member::failure);
+    pub fn first_failure_of(&self, counts: impl Fn(&Place<'a>) -> bool) -> Option<Failure> {
+        let failures = self.members().filter(|member| counts(member)).filter_map(Place::failure);
         failures.min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
 
@@ -255,12 +237,13 @@ impl Gang {
         }
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
-        let is_of_this_master = |member: &Member| member.deletion == PodDeletion::Asked && member.phase.is_lost();
+        let is_of_this_master =
+            |member: &Place<'_>| member.seen.deletion == PodDeletion::Asked && member.phase.is_lost();
         let failed = known.replica();
-        let is_needed = |member: &Member| member.id.role != Role::Evaluator || failed == Some(member.id);
-        let may_be_cause = |member: &&Member| !is_of_this_master(member) && is_needed(member);
+        let is_needed = |member: &Place<'_>| member.id.role != Role::Evaluator || failed == Some(member.id);
+        let may_be_cause = |member: &&Place<'_>| !is_of_this_master(member) && is_needed(member);
         let others = self.members().filter(may_be_cause);
-        let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
+        let failures = others.filter_map(Place::failure).filter(|failure| !was_stopped(failure));
         let missing = has_left(&known).then(|| self.missing()).flatten();
         failures.chain(missing).fold(known, earlier)
     }
@@ -271,7 +254,7 @@ impl Gang {
     pub fn missing(&self) -> Option<Failure> {
         let start = self.newest_launch().filter(|_| self.size() == Some(self.places.len()))?;
         let missing = self.places.iter().filter(|place| !self.has(place) && place.id.role != Role::Evaluator);
-        let loss = |place: &Member| {
+        let loss = |place: &Place<'_>| {
             let reason = format!("its agent takes no part in start {start}, in which other replicas run");
             let known = place.failure().filter(|_| place.phase.is_lost());
             known.unwrap_or(Failure::ReplicaLost { replica: place.id, reason, loss: Loss::Disrupted })
@@ -285,35 +268,36 @@ impl Gang {
     pub fn unsaved_steps(&self) -> Option<LostSteps> {
         let training = self.members().filter(|member| member.id.role.trains());
         let saver = training.min_by_key(|member| self.seat(member))?;
-        let (first, last) = saver.unsaved.filter(|_| !saver.phase.has_succeeded())?;
+        let (first, last) = saver.unsaved().filter(|_| !saver.phase.has_succeeded())?;
         Some(LostSteps { replica: saver.id, first, last })
     }
 
     /// Whether the script has saved these steps by now.
     pub fn has_saved(&self, lost: &LostSteps) -> bool {
         let mut savers = self.places.iter().filter(|place| place.id == lost.replica);
-        savers.any(|saver| saver.helper == HelperUse::Stepped && saver.unsaved.is_none())
+        savers.any(|saver| saver.helper() == HelperUse::Stepped && saver.unsaved().is_none())
     }
 
     /// The steps that are lost with this start. `None` if they are unknown, because the script may still run.
     pub fn lost_steps(&self) -> Option<LostSteps> {
-        let may_run = |lost: &LostSteps| self.places.iter().any(|place| place.id == lost.replica && place.may_run);
+        let may_run =
+            |lost: &LostSteps| self.places.iter().any(|place| place.id == lost.replica && place.seen.may_run());
         self.unsaved_steps().filter(|lost| !may_run(lost))
     }
 
     /// How the script of the replica that failed uses the helper.
     pub fn helper_of(&self, failure: &Failure) -> HelperUse {
-        self.failed(failure).map(|member| member.helper).unwrap_or_default()
+        self.failed(failure).map(Place::helper).unwrap_or_default()
     }
 
     /// How often a user had pushed new code when the failed script was started. The number comes from the agent of this
     /// script: after a takeover, other agents may already have the environment of the next start.
     pub fn pushes_of(&self, failure: &Failure) -> Option<u32> {
-        Some(self.failed(failure)?.enrolled?.membership.pushes)
+        Some(self.failed(failure)?.seen.enrolment()?.membership.pushes)
     }
 
     /// The member that failed first.
-    pub fn failed(&self, failure: &Failure) -> Option<&Member> {
+    pub fn failed(&self, failure: &Failure) -> Option<&Place<'a>> {
         let id = failure.replica()?;
         self.members().find(|member| member.id == id)
     }
@@ -338,7 +322,7 @@ impl Gang {
 
     /// How often a user had pushed new code when this start began, if a member has reported it.
     pub fn pushes_in(&self, generation: Generation) -> Option<u32> {
-        let enrolled = self.members().filter_map(|member| member.enrolled);
+        let enrolled = self.members().filter_map(|member| member.seen.enrolment());
         enrolled.filter(|one| one.generation == generation).map(|one| one.membership.pushes).min()
     }
 
@@ -355,9 +339,9 @@ impl Gang {
 
     /// The failure of a gang that exceeded this start timeout. The failure names the replicas for which `has_come`
     /// is false.
-    pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
+    pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Place<'a>) -> bool) -> Failure {
         let missing = || self.places.iter().filter(|member| !has_come(member));
-        let waits = || missing().filter_map(|member| member.waits_for.as_ref());
+        let waits = || missing().filter_map(|member| member.seen.waits_for());
         Failure::StartTimeout {
             missing: missing().map(|member| member.id).collect(),
             after_seconds: timeout.as_secs(),

@@ -2,7 +2,7 @@
 
 use protocol::ids::Role;
 
-use super::gang::{Gang, Member};
+use super::gang::{Gang, Place};
 use super::observation::{Presence, Wait};
 use super::policy::Policy;
 use super::roster::wanted;
@@ -24,17 +24,17 @@ pub struct Need {
 
 impl Need {
     /// The need of a gang: its minimum of workers, and all replicas of other roles.
-    pub fn of(gang: &Gang, policy: &Policy) -> Self {
-        let wanted = wanted(gang, policy.workers);
-        let is_worker = |place: &&&Member| place.id.role == Role::Worker;
-        let workers = policy.workers.min as usize;
-        let has = |test: &dyn Fn(&Member) -> bool| {
+    pub fn of(gang: &Gang<'_>, policy: &Policy) -> Self {
+        let wanted = wanted(gang, policy.wishes.workers);
+        let is_worker = |place: &&&Place<'_>| place.id.role == Role::Worker;
+        let workers = policy.wishes.workers.min as usize;
+        let has = |test: &dyn Fn(&Place<'_>) -> bool| {
             let enough = wanted.iter().filter(is_worker).filter(|place| test(place)).count() >= workers;
             enough && wanted.iter().filter(|place| !is_worker(place)).all(|place| test(place))
         };
         let is_complete = has(&has_room);
-        let is_gated = wanted.iter().any(|place| matches!(place.waits_for, Some(Wait::Gated(_))));
-        let lacking = wanted.iter().filter_map(|place| place.waits_for.as_ref()?.lacking()).flatten().cloned();
+        let is_gated = wanted.iter().any(|place| matches!(place.seen.waits_for(), Some(Wait::Gated(_))));
+        let lacking = wanted.iter().filter_map(|place| place.seen.waits_for()?.lacking()).flatten().cloned();
         Self {
             is_complete,
             is_undecided: !has(&is_decided),
@@ -44,10 +44,10 @@ impl Need {
     }
 }
 
-fn has_room(place: &Member) -> bool {
-    place.pod != Presence::Absent && place.has_node
+fn has_room(place: &Place<'_>) -> bool {
+    place.seen.presence() != Presence::Absent && place.seen.has_node()
 }
 
-fn is_decided(place: &Member) -> bool {
-    has_room(place) || place.waits_for.is_some()
+fn is_decided(place: &Place<'_>) -> bool {
+    has_room(place) || place.seen.waits_for().is_some()
 }

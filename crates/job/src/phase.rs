@@ -162,7 +162,7 @@ pub enum JobEvent {
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     /// The current state of every replica.
-    pub gang: &'a Gang,
+    pub gang: &'a Gang<'a>,
     /// The rules of the job.
     pub policy: &'a Policy,
     /// The earlier starts that failed.
@@ -184,7 +184,7 @@ impl Seen<'_> {
 
     /// The failure of the job, if the job has exceeded its deadline.
     fn overdue(self) -> Option<Failure> {
-        let Deadline { at, given } = self.policy.deadline?;
+        let Deadline { at, given } = self.policy.wishes.deadline?;
         (self.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
     }
 }
@@ -213,7 +213,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
             let gathering = Gathering { next: first, horizon, ready_since: None, is_held_back: false };
             (JobPhase::Pending { gathering, since: now }, vec![])
         }
-        (Some(result), _) => match policy.clean_pods {
+        (Some(result), _) => match policy.rules.clean_pods {
             CleanPods::None => (JobPhase::Releasing { result, since: now }, vec![]),
             CleanPods::Running | CleanPods::All => {
                 (JobPhase::Releasing { result, since: now }, vec![Action::ReleasePods])
@@ -235,7 +235,7 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
 fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match (event, phase) {
         (JobEvent::CancelWished, phase) if !phase.has_decided() => stop(&phase, Ending::Cancelled, seen),
-        (_, phase) if seen.policy.is_suspended && !phase.has_decided() && !phase.is_suspended() => {
+        (_, phase) if seen.policy.wishes.is_suspended && !phase.has_decided() && !phase.is_suspended() => {
             suspension::suspend(&phase, seen)
         }
         (_, JobPhase::Halted(halt)) => halt::halted(halt, seen),

@@ -20,21 +20,22 @@ use super::gang::{Gang, HelperUse, has_left, was_stopped};
 /// Time between SIGTERM and SIGKILL when a run is stopped without a failure, unless the scripts need time to save.
 /// TensorFlow ignores SIGTERM, so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Default of [`Policy::cancel_grace`] on machines without Kubernetes, where a script may save its state after Ctrl-C.
+/// Default of [`Graces::cancel`] on machines without Kubernetes, where a script may save its state after Ctrl-C.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(10);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum of [`Policy::leaving_grace`].
+/// Maximum of [`Graces::leaving`].
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
-/// See [`Policy::gather`].
-const GATHER: Duration = Duration::from_secs(10);
-/// See [`Policy::settle`].
-const SETTLE: Duration = Duration::from_millis(200);
+/// Maximum time that a gang with enough workers waits for more workers. It applies to the job's first start, and to the
+/// first start after all pods were deleted.
+pub(super) const GATHER: Duration = Duration::from_secs(10);
+/// Maximum time that a gang with enough workers waits for more workers before a later start.
+pub(super) const SETTLE: Duration = Duration::from_millis(200);
 /// Maximum pause before a restart that does not count against `max_restarts`. A job with a longer `backoff` always
 /// pauses for its `backoff`. A job on preemptible machines has many of these restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum of [`Policy::requeue_pause`] before [`Policy::of`] multiplies it by a factor from 0.5 to 1.5.
+/// Maximum of [`Retries::requeue_pause`] before [`Policy::of`] multiplies it by a factor from 0.5 to 1.5.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// After this time without a counted failure, an elastic job's earlier restarts do not use up `max_restarts` any more.
@@ -44,29 +45,60 @@ pub const FORGIVE_AFTER: Duration = Duration::from_secs(600);
 /// the exit code is 128 plus the signal's number.
 const FIRST_RETRYABLE: i32 = 128;
 
-/// The rules of one job.
+/// The rules of one job, and what its users may change later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
+    /// The rules, which never change.
+    pub rules: Rules,
+    /// The present wishes of users.
+    pub wishes: Wishes,
+}
+
+/// The rules that follow from the job's spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
     /// Maximum time for a gang to gather and start. TensorFlow itself waits for a missing peer without limit.
     pub start_timeout: Duration,
-    /// See [`STOP_GRACE`].
-    pub stop_grace: Duration,
-    /// Time from the first signal to SIGKILL when a user cancels the job: the grace period of the job's pods if it is
-    /// given.
-    pub cancel_grace: Duration,
-    /// Time between SIGTERM and SIGKILL after a success, for replicas that may still save or export a model. If the
-    /// job has templates, this is the grace period of its pods.
-    pub success_grace: Duration,
-    /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods. It is the grace period of the
-    /// job's pods, at most [`LEAVING_GRACE_MAX`].
-    pub leaving_grace: Duration,
-    /// Time between SIGTERM and SIGKILL when a gang has time to save, and all its scripts use the helper `muster.py`.
-    /// These scripts save their state and end by themselves, so they may have the whole grace period of the job's pods.
-    pub saving_grace: Duration,
-    /// See [`RELEASE_TIMEOUT`].
-    pub release_timeout: Duration,
+    /// How long runs may go on after they were asked to end.
+    pub graces: Graces,
+    /// Which failures the job survives, and its pauses after them.
+    pub retries: Retries,
     /// The condition of success.
     pub success: SuccessRule,
+    /// Which pods are deleted at the end.
+    pub clean_pods: CleanPods,
+    /// Whether the number of workers may change.
+    pub kind: GangKind,
+    /// The user's choice for [`super::roster::grow_interval`].
+    pub grow_interval: Option<Duration>,
+    /// Whether an evaluator that fails starts again alone. Not on machines that join: a machine stays with its agent, and
+    /// an agent runs each start only once.
+    pub evaluators_return: bool,
+    /// How long a replica may be silent; `None` if only the back end reports which pods are dead.
+    pub lease: Option<Lease>,
+}
+
+/// The times from the first signal to SIGKILL, besides [`STOP_GRACE`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Graces {
+    /// When a user cancels the job: the grace period of the job's pods if it is given.
+    pub cancel: Duration,
+    /// After a success, for replicas that may still save or export a model. If the job has templates, this is the grace
+    /// period of its pods.
+    pub success: Duration,
+    /// While the cluster evicts one of the gang's pods. It is the grace period of the job's pods, at most
+    /// [`LEAVING_GRACE_MAX`].
+    pub leaving: Duration,
+    /// When a gang has time to save, and all its scripts use the helper `muster.py`. These scripts save their state and
+    /// end by themselves, so they may have the whole grace period of the job's pods.
+    pub saving: Duration,
+    /// How long an evaluator may go on after a success. Zero if the job has none.
+    pub evaluator: Duration,
+}
+
+/// What a job does after a failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retries {
     /// Maximum restarts after failures. Evictions do not count.
     pub max_restarts: u32,
     /// Pause before the first restart.
@@ -84,33 +116,20 @@ pub struct Policy {
     /// Pause before the pods of a requeued gang are created again. The pause differs between jobs, so that two jobs
     /// that need the same resources do not create their pods at the same time.
     pub requeue_pause: Duration,
-    /// Whether a user has suspended the job.
-    pub is_suspended: bool,
+}
+
+/// What users may change while the job exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wishes {
+    /// The minimum and the maximum number of workers. They are equal in a fixed gang.
+    pub workers: Workers,
     /// How often users have pushed new code, by the record that the driver applied last. The store may already have a
     /// record with more pushes.
     pub pushes: u32,
-    /// The deadline of the job, if it has one.
+    /// Whether a user has suspended the job.
+    pub is_suspended: bool,
+    /// The deadline of the job, if it has one. A suspension moves it.
     pub deadline: Option<Deadline>,
-    /// Which pods are deleted at the end.
-    pub clean_pods: CleanPods,
-    /// Whether the number of workers may change.
-    pub kind: GangKind,
-    /// The minimum and the maximum number of workers. They are equal in a fixed gang.
-    pub workers: Workers,
-    /// Maximum time that a gang with enough workers waits for more workers. It applies to the job's first start, and to
-    /// the first start after all pods were deleted.
-    pub gather: Duration,
-    /// Maximum time that a gang with enough workers waits for more workers before a later start.
-    pub settle: Duration,
-    /// The user's choice for [`super::roster::grow_interval`].
-    pub grow_interval: Option<Duration>,
-    /// Whether an evaluator that fails starts again alone. Not on machines that join: a machine stays with its agent, and
-    /// an agent runs each start only once.
-    pub evaluators_return: bool,
-    /// How long an evaluator may go on after a success. Zero if the job has none.
-    pub evaluator_grace: Duration,
-    /// How long a replica may be silent; `None` if only the back end reports which pods are dead.
-    pub lease: Option<Lease>,
 }
 
 /// Whether the number of workers of a gang may change.
@@ -180,10 +199,23 @@ pub enum Budget {
     Free,
 }
 
-/// See [`Policy::cancel_grace`].
-fn cancel_grace(spec: &JobSpec) -> Duration {
-    let by_default = if spec.is_on_machines() { CANCEL_GRACE } else { STOP_GRACE };
-    spec.pod.termination_grace_seconds.map_or(by_default, |given| seconds(given.get()))
+impl Graces {
+    fn of(spec: &JobSpec, evaluator_seconds: Option<u32>) -> Self {
+        let grace = seconds(spec.pod.termination_grace_seconds());
+        let cancel = if spec.is_on_machines() { CANCEL_GRACE } else { STOP_GRACE };
+        let evaluator = seconds(evaluator_seconds.unwrap_or(EVALUATOR_GRACE_SECONDS));
+        Self {
+            cancel: spec.pod.termination_grace_seconds.map_or(cancel, |given| seconds(given.get())),
+            success: if has_templates(spec) { grace } else { STOP_GRACE },
+            leaving: grace.min(LEAVING_GRACE_MAX),
+            saving: grace,
+            evaluator: if spec.evaluator_num == 0 { Duration::ZERO } else { evaluator },
+        }
+    }
+}
+
+fn has_templates(spec: &JobSpec) -> bool {
+    spec.groups.iter().any(|group| group.template.is_some())
 }
 
 impl Policy {
@@ -210,18 +242,7 @@ impl Policy {
             preload: _,        // see `job::warm`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
-        let grace = seconds(spec.pod.termination_grace_seconds());
-        let evaluator_grace = seconds(evaluator_grace_seconds.unwrap_or(EVALUATOR_GRACE_SECONDS));
-        let has_templates = spec.groups.iter().any(|group| group.template.is_some());
-        Self {
-            start_timeout,
-            stop_grace: STOP_GRACE,
-            cancel_grace: cancel_grace(spec),
-            success_grace: if has_templates { grace } else { STOP_GRACE },
-            leaving_grace: grace.min(LEAVING_GRACE_MAX),
-            saving_grace: grace,
-            release_timeout: RELEASE_TIMEOUT,
-            success: SuccessRule::of(spec, *success_policy),
+        let retries = Retries {
             max_restarts: *max_restarts,
             backoff: seconds(*backoff_seconds),
             no_retry_exit_codes: no_retry_exit_codes.clone(),
@@ -237,24 +258,30 @@ impl Policy {
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
-            is_suspended: false,
-            pushes: 0,
-            deadline: deadline_seconds.map(|given| Deadline::of(seconds(given), age, Duration::ZERO)),
+        };
+        let rules = Rules {
+            start_timeout,
+            graces: Graces::of(spec, *evaluator_grace_seconds),
+            retries,
+            success: SuccessRule::of(spec, *success_policy),
             clean_pods: *clean_pods,
             kind: if spec.workers().is_some() { GangKind::Elastic } else { GangKind::Fixed },
-            workers: spec.workers().unwrap_or(Workers { min: spec.worker_num, max: spec.worker_num }),
-            gather: GATHER,
-            settle: SETTLE,
             grow_interval: grow_interval_seconds.map(seconds),
-            evaluators_return: spec.has_code() || has_templates,
-            evaluator_grace: if spec.evaluator_num == 0 { Duration::ZERO } else { evaluator_grace },
+            evaluators_return: spec.has_code() || has_templates(spec),
             lease: spec.run_policy.lease(),
-        }
+        };
+        let wishes = Wishes {
+            workers: spec.workers().unwrap_or(Workers { min: spec.worker_num, max: spec.worker_num }),
+            pushes: 0,
+            is_suspended: false,
+            deadline: deadline_seconds.map(|given| Deadline::of(seconds(given), age, Duration::ZERO)),
+        };
+        Self { rules, wishes }
     }
 
     /// Whether the gang always has the same members.
     pub fn is_fixed(&self) -> bool {
-        self.kind == GangKind::Fixed
+        self.rules.kind == GangKind::Fixed
     }
 
     /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a
@@ -262,7 +289,7 @@ impl Policy {
     /// once instead.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
-        self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))
+        self.rules.retries.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))
     }
 
     /// Decides what to do about a failure after these restarts. `helper` says whether the failed script used
@@ -270,16 +297,16 @@ impl Policy {
     pub fn verdict(&self, failure: &Failure, helper: HelperUse, restarts: &Restarts) -> Verdict {
         match self.budget_of(failure, helper) {
             Some(Budget::Free) => {
-                let pause = self.pause_after(restarts.uncounted).min(FREE_PAUSE_MAX.max(self.backoff));
+                let pause = self.pause_after(restarts.uncounted).min(FREE_PAUSE_MAX.max(self.rules.retries.backoff));
                 Verdict::Restart { budget: Budget::Free, pause }
             }
-            Some(Budget::Counted) if restarts.spent() < self.max_restarts => {
+            Some(Budget::Counted) if restarts.spent() < self.rules.retries.max_restarts => {
                 Verdict::Restart { budget: Budget::Counted, pause: self.pause_after(restarts.spent()) }
             }
             Some(Budget::Counted) => Verdict::GiveUp,
-            None => match (failure, self.on_start_timeout) {
+            None => match (failure, self.rules.retries.on_start_timeout) {
                 (Failure::StartTimeout { .. }, OnStartTimeout::Requeue) => {
-                    Verdict::Requeue { pause: self.requeue_pause }
+                    Verdict::Requeue { pause: self.rules.retries.requeue_pause }
                 }
                 (_, OnStartTimeout::Requeue | OnStartTimeout::Fail) => Verdict::GiveUp,
             },
@@ -290,7 +317,7 @@ impl Policy {
     /// restart anyway. Also false if the script has reported no step, because it may have come further the second time.
     pub fn would_fail_again(&self, failure: &Fingerprint, restarts: &Restarts) -> bool {
         let is_same = || failure.same_before(&restarts.failed_starts).is_some();
-        self.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()
+        self.rules.retries.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()
     }
 
     /// Whether a restart would count; `None` if there must be no restart. A script that has completed a step may ask
@@ -315,7 +342,7 @@ impl Policy {
 
     /// Whether this failure of a replica ends the job, by the restart rule of the replica's role.
     fn ends_job(&self, role: Role, failure: &Failure) -> bool {
-        match (self.restart.get(&role), failure) {
+        match (self.rules.retries.restart.get(&role), failure) {
             (Some(RestartRule::Never), _) => true,
             (Some(RestartRule::ExitCode), Failure::ReplicaExited { exit, .. }) => match exit.outcome {
                 ExitOutcome::Code(code) => code < FIRST_RETRYABLE,
@@ -329,7 +356,7 @@ impl Policy {
         match &exit.outcome {
             ExitOutcome::NotStarted(_) if !exit.stopped => None,
             ExitOutcome::Code(code)
-                if u8::try_from(*code).is_ok_and(|code| self.no_retry_exit_codes.contains(&code)) =>
+                if u8::try_from(*code).is_ok_and(|code| self.rules.retries.no_retry_exit_codes.contains(&code)) =>
             {
                 None
             }
@@ -343,7 +370,7 @@ impl Policy {
     /// The pause before the next restart. The pause doubles after each restart.
     fn pause_after(&self, restarts: u32) -> Duration {
         let factor = 2_u32.checked_pow(restarts).unwrap_or(u32::MAX);
-        self.backoff.saturating_mul(factor).min(seconds(BACKOFF_MAX_SECONDS))
+        self.rules.retries.backoff.saturating_mul(factor).min(seconds(BACKOFF_MAX_SECONDS))
     }
 }
 
@@ -362,7 +389,7 @@ impl SuccessRule {
     }
 
     /// Whether the gang meets this rule.
-    pub fn is_met(self, gang: &Gang) -> bool {
+    pub fn is_met(self, gang: &Gang<'_>) -> bool {
         match self {
             Self::AllThatTrain => {
                 let mut training = gang.members().filter(|member| member.id.role.trains());

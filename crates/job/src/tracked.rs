@@ -7,14 +7,14 @@ use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::{Generation, ReplicaId};
 
-use super::gang::Member;
+use super::gang::Place;
 use super::observation::{AgentState, GONE, Incarnation, Observation, Pod, PodDeletion, Wait};
 use super::phase::JobPhase;
 use super::replica::ReplicaPhase;
 use super::upkeep::Replacements;
 
 /// A replica, as a master tracks it. All times are durations since the job's driver began.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Tracked {
     /// The observations of the replica.
     pub seen: Observation,
@@ -75,9 +75,9 @@ impl Tracked {
     }
 
     /// The replica in a gang. Runs of generations before `horizon` belong to earlier starts.
-    pub fn member(&self, id: ReplicaId, horizon: Option<Generation>) -> Member {
+    pub fn place(&self, id: ReplicaId, horizon: Option<Generation>) -> Place<'_> {
         let (create_at, failed_alone) = (self.replacements.next_at(), self.failed_alone);
-        Member { create_at, failed_alone, ..Member::of(id, &self.seen, horizon) }
+        Place { create_at, failed_alone, ..Place::of(id, &self.seen, horizon) }
     }
 
     /// Stores the replica's pod as the back end lists it now. `phase` is the current phase of the job.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use protocol::elastic::Workers;
 use protocol::ids::{ReplicaId, Role};
 
-use super::gang::{Gang, Member};
+use super::gang::{Gang, Place};
 use super::observation::Presence;
 use super::roster::wanted;
 
@@ -33,15 +33,15 @@ pub enum Growth {
 }
 
 /// The wanted replicas that may have a pod now.
-fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
-    let has_node = |place: &Member| place.pod != Presence::Absent && place.has_node;
+fn limited<'g, 'a>(wanted: Vec<&'g Place<'a>>, growth: Growth) -> Vec<&'g Place<'a>> {
+    let has_node = |place: &Place<'_>| place.seen.presence() != Presence::Absent && place.seen.has_node();
     match growth {
         Growth::Free => wanted,
-        Growth::None => wanted.into_iter().filter(|place| place.pod != Presence::Absent).collect(),
+        Growth::None => wanted.into_iter().filter(|place| place.seen.presence() != Presence::Absent).collect(),
         Growth::UpTo(most) => {
-            let (workers, mut chosen): (Vec<&Member>, Vec<&Member>) =
+            let (workers, mut chosen): (Vec<&Place<'_>>, Vec<&Place<'_>>) =
                 wanted.into_iter().partition(|place| place.id.role == Role::Worker);
-            let (with_node, without): (Vec<&Member>, Vec<&Member>) =
+            let (with_node, without): (Vec<&Place<'_>>, Vec<&Place<'_>>) =
                 workers.into_iter().partition(|place| has_node(place));
             let room = most.saturating_sub(with_node.len());
             chosen.extend(with_node.into_iter().chain(without.into_iter().take(room)));
@@ -52,17 +52,17 @@ fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
 
 /// Decides which pods of a job to create and to delete. While the gang is in a start, the pods of its members are
 /// neither deleted nor replaced, because they show how the start ended.
-pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, is_in_start: bool, now: Duration) -> Upkeep {
+pub fn upkeep(gang: &Gang<'_>, workers: Workers, growth: Growth, is_in_start: bool, now: Duration) -> Upkeep {
     let wanted = limited(wanted(gang, workers), growth);
-    let is_free = |place: &Member| !(is_in_start && gang.has(place));
-    let absent = wanted.iter().filter(|place| place.pod == Presence::Absent && is_free(place));
-    let (create, later): (Vec<&Member>, Vec<&Member>) = absent.partition(|place| place.create_at <= now);
+    let is_free = |place: &Place<'_>| !(is_in_start && gang.has(place));
+    let absent = wanted.iter().filter(|place| place.seen.presence() == Presence::Absent && is_free(place));
+    let (create, later): (Vec<&Place<'_>>, Vec<&Place<'_>>) = absent.partition(|place| place.create_at <= now);
     let ids: BTreeSet<ReplicaId> = wanted.iter().map(|place| place.id).collect();
-    let is_surplus = |place: &Member| !ids.contains(&place.id);
-    let is_useless = |place: &Member| match place.pod {
+    let is_surplus = |place: &Place<'_>| !ids.contains(&place.id);
+    let is_useless = |place: &Place<'_>| match place.seen.presence() {
         Presence::Absent => false,
         Presence::Occupied | Presence::Ended => true,
-        Presence::Live if is_surplus(place) => !place.may_run || !place.is_fit(),
+        Presence::Live if is_surplus(place) => !place.seen.may_run() || !place.is_fit(),
         // The cluster keeps trying to start a hopeless pod.
         Presence::Live => !place.is_fit() && !place.is_hopeless(),
     };

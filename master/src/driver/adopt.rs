@@ -184,7 +184,7 @@ pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Kno
             failure: halted.failed.failure.clone(),
             fingerprint: halted.failed.fingerprint.clone(),
             pushes: halted.pushes,
-            until: halted.left(policy.halt?, now),
+            until: halted.left(policy.rules.retries.halt?, now),
         })
     });
     Known {

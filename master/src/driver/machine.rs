@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use job::phase::JobPhase;
-use job::policy::{Deadline, Policy};
+use job::policy::{Deadline, Policy, RELEASE_TIMEOUT, Wishes};
 use protocol::elastic::Workers;
 use protocol::ids::Generation;
 use tokio::time::Instant;
@@ -68,7 +68,7 @@ impl Machine {
     /// Applies what users have changed in the record. `active_time` is the job's age without suspensions.
     pub(super) fn follow(&mut self, record: &JobRecord, active_time: Duration) {
         let elapsed = self.elapsed();
-        follow(&mut self.policy, record, (active_time, elapsed));
+        follow(&mut self.policy.wishes, record, (active_time, elapsed));
     }
 
     /// Lets the finished job be deleted at this time.
@@ -87,28 +87,28 @@ impl Machine {
     }
 
     /// The next time limit of the phase, the end of the time to live, or the next look. If a time limit has passed, the
-    /// driver has already acted, and checks again after [`Policy::release_timeout`]. With `is_emptied`, the driver
+    /// driver has already acted, and checks again after [`RELEASE_TIMEOUT`]. With `is_emptied`, the driver
     /// always checks again after this time, because no event reports that a pod has survived its deletion.
     pub(super) fn wake_at(&self, is_emptied: bool) -> Option<Instant> {
-        let later = Instant::now() + self.policy.release_timeout;
+        let later = Instant::now() + RELEASE_TIMEOUT;
         let deadline = self.phase.deadline(&self.policy).map(|at| self.began + at).or(self.forget_at);
         let act_at = if is_emptied { Some(later) } else { deadline };
         act_at.map(|at| if at <= Instant::now() { later } else { at }).into_iter().chain(self.look_at).min()
     }
 }
 
-/// Applies to the policy what users have changed since the job was accepted. `active_time` is the job's age without
-/// suspensions. `elapsed` is the time since the driver began.
-pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
-    policy.workers = record.workers().map_or(policy.workers, |workers| with_enough_memory(workers, record));
-    policy.pushes = record.pushes;
+/// Follows what users have changed since the job was accepted. `active_time` is the job's age without suspensions.
+/// `elapsed` is the time since the driver began.
+pub(super) fn follow(wishes: &mut Wishes, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
+    wishes.workers = record.workers().map_or(wishes.workers, |workers| with_enough_memory(workers, record));
+    wishes.pushes = record.pushes;
     let is_suspended = record.suspension.since.is_some();
-    if is_suspended == policy.is_suspended {
+    if is_suspended == wishes.is_suspended {
         return;
     }
-    policy.is_suspended = is_suspended;
+    wishes.is_suspended = is_suspended;
     let given = record.spec.run_policy.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    policy.deadline = given.filter(|_| !is_suspended).map(|given| Deadline::of(given, active_time, elapsed));
+    wishes.deadline = given.filter(|_| !is_suspended).map(|given| Deadline::of(given, active_time, elapsed));
 }
 
 /// The numbers of workers with which a start has enough memory for its batch.

@@ -20,7 +20,6 @@ mod starts;
 mod step;
 mod tasks;
 mod timeline;
-mod times;
 mod view_sender;
 mod writing;
 
@@ -89,7 +88,6 @@ struct Driver {
     pods: Pods,
     code: JobCode,
     starts: Starts,
-    timeline: Arc<TimelineOfJob>,
     balance: Balance,
     room: Room,
     shown: Shown,
@@ -117,7 +115,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
     let (record, now) = (&stored.record, context.store.now());
     let active_time = record.active_time(now);
     let mut policy = Policy::of(&record.spec, active_time, share_of(&record.uid));
-    machine::follow(&mut policy, record, (active_time, Duration::ZERO));
+    machine::follow(&mut policy.wishes, record, (active_time, Duration::ZERO));
     let (phase, actions) = phase::begin(adopt::known(record, &policy, now), &policy, Duration::ZERO);
     Driver::new(context, stored, channels, (phase, policy)).run(actions).await
 }
@@ -127,7 +125,7 @@ impl Driver {
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let Channels { record, damaged, surplus, stagings, stacks, view, kept: Kept { logs, series, timeline }, seat } =
             channels;
-        timeline.begin(&stored.record, &phase, context.store.now());
+        let starts = Starts::new(&stored.record, &phase, Arc::clone(&timeline), context.store.now());
         let token = context.agent_key.token(&stored.record.uid);
         let agents = context.agents.with_token(&token);
         let asks = context.backend.asks(&stored.record.spec).filter(|_| stored.record.ended.is_none());
@@ -135,11 +133,10 @@ impl Driver {
         Self {
             code: JobCode::new(common.clone(), stored.record.code()),
             balance: Balance::new(common.clone()),
-            pods: Pods::new(common, token, Kept { logs, series, timeline: Arc::clone(&timeline) }, &stored.record),
-            timeline,
-            starts: Starts::new(&stored.record),
+            pods: Pods::new(common, token, Kept { logs, series, timeline }, &stored.record),
+            starts,
             room: Room::new(seat, asks),
-            shown: Shown::new(view.clone(), &stored.record),
+            shown: Shown::new(view.clone()),
             ledger: Ledger::new(context, view, stored, phase.generation()),
             machine: Machine::new(phase, policy),
             past: Past::default(),
@@ -222,11 +219,11 @@ impl Driver {
         if !self.ledger.take(newest)? {
             return Ok(());
         }
-        let before = self.machine.policy().workers;
+        let before = self.machine.policy().wishes.workers;
         self.machine.follow(self.ledger.get(), self.ledger.active_time());
         self.code.follow(self.ledger.get().code());
         if !self.ledger.has_ended() {
-            self.pods.resize(self.ledger.get(), self.machine.policy().workers != before);
+            self.pods.resize(self.ledger.get(), self.machine.policy().wishes.workers != before);
         }
         self.advance().await
     }
@@ -241,7 +238,7 @@ impl Driver {
     fn note_replicas(&self) {
         let (horizon, now) = (self.machine.horizon(), self.ledger.now());
         for (id, tracked) in self.pods.tracked() {
-            self.timeline.see(id, tracked, horizon, now);
+            self.starts.timeline().see(id, tracked, horizon, now);
         }
     }
 
@@ -258,7 +255,8 @@ impl Driver {
                     self.pods.hear((subject, agent), current, &self.code);
                     let (horizon, now) = (self.machine.horizon(), self.ledger.now());
                     let tracked = self.pods.tracked_of(subject.id);
-                    tracked.into_iter().for_each(|tracked| self.timeline.see(subject.id, tracked, horizon, now));
+                    let timeline = self.starts.timeline();
+                    tracked.into_iter().for_each(|tracked| timeline.see(subject.id, tracked, horizon, now));
                 }
                 Report::Progress(subject, generation, report) => {
                     if matches!(phase, JobPhase::Running { .. }) && phase.generation() == Some(generation) {
@@ -294,11 +292,8 @@ impl Driver {
     }
 
     fn publish(&mut self, has_moved: bool) {
-        let Self { machine, ledger, starts, timeline, pods, code, balance, shown, room, .. } = self;
-        shown.publish_in_time(
-            has_moved,
-            Scene { ledger, machine, starts, timeline, pods, code, balance, turn: room.turn() },
-        );
+        let Self { machine, ledger, starts, pods, code, balance, shown, room, .. } = self;
+        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, pods, code, balance, turn: room.turn() });
     }
 }
 

@@ -136,8 +136,8 @@ impl Ledger {
     }
 
     /// Notes where the scripts are when the job exceeds its deadline.
-    pub(super) fn note_stacks(&mut self, sentence: String) {
-        self.stacks = Some(sentence);
+    pub(super) fn note_stacks(&mut self, sentence: Option<String>) {
+        self.stacks = sentence;
     }
 
     /// The replica whose last output explains this failure.
@@ -146,7 +146,7 @@ impl Ledger {
     }
 
     /// Stores the diagnosis of a failed start.
-    pub(super) fn diagnose(&mut self, failure: Failure, gang: &Gang, policy: &Policy, last_lines: Vec<String>) {
+    pub(super) fn diagnose(&mut self, failure: Failure, gang: &Gang<'_>, policy: &Policy, last_lines: Vec<String>) {
         let (silence, stacks) = (mem::take(&mut self.silence), self.stacks.take());
         let budget = policy.budget_of(&failure, gang.helper_of(&failure));
         let (generation, now) = (self.current_start, self.now());

@@ -44,7 +44,13 @@ impl Room {
     /// Asks for the job's turn, and stores it. `holds` is whether the job has pods, or pods that may still appear.
     /// Returns when to ask again, as the time since the driver began. If the back end's pods need no room, it is always
     /// the job's turn.
-    pub(super) fn ask(&mut self, gang: &Gang, holds: bool, record: &JobRecord, machine: &Machine) -> Option<Duration> {
+    pub(super) fn ask(
+        &mut self,
+        gang: &Gang<'_>,
+        holds: bool,
+        record: &JobRecord,
+        machine: &Machine,
+    ) -> Option<Duration> {
         let asks = self.asks.clone()?;
         if machine.is_finished() {
             self.seat.leave();

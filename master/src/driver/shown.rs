@@ -1,11 +1,11 @@
-//! What users see of a job: its view, built from the parts of its driver, and the times at which it reached its phases.
+//! What users see of a job: its view, built from the parts of its driver.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use job::phase::JobPhase;
 use job::turns::Turn;
-use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::ids::{JobName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 use tokio::time::Instant;
 
@@ -15,8 +15,6 @@ use super::machine::Machine;
 use super::pods::{self, Pods};
 use super::record::Ledger;
 use super::starts::Starts;
-use super::timeline::TimelineOfJob;
-use super::times::{self, Launches};
 use super::view_sender::ViewSender;
 use crate::store::{Ended, JobRecord};
 
@@ -71,7 +69,6 @@ pub(super) struct Scene<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) machine: &'a Machine,
     pub(super) starts: &'a Starts,
-    pub(super) timeline: &'a TimelineOfJob,
     pub(super) pods: &'a Pods,
     pub(super) code: &'a JobCode,
     pub(super) balance: &'a Balance,
@@ -81,22 +78,14 @@ pub(super) struct Scene<'a> {
 /// The view of one job, and what only the view shows.
 pub(super) struct Shown {
     view: ViewSender,
-    times: JobTimes,
     published_at: Instant,
     /// When to publish the next view, if something has changed since the last view, or if the view changes with time.
     publish_at: Option<Instant>,
 }
 
 impl Shown {
-    pub(super) fn new(view: ViewSender, record: &JobRecord) -> Self {
-        let (accepted, halted) = (Some(record.accepted_at), record.waits_after().map(|halted| halted.since));
-        let times = JobTimes { accepted, halted, ..JobTimes::default() };
-        let times = record.ended.as_ref().map_or(times, Ended::times_of_finished);
-        Self { view, times, published_at: Instant::now(), publish_at: None }
-    }
-
-    pub(super) fn times(&self) -> &JobTimes {
-        &self.times
+    pub(super) fn new(view: ViewSender) -> Self {
+        Self { view, published_at: Instant::now(), publish_at: None }
     }
 
     /// The view that was published last.
@@ -108,16 +97,11 @@ impl Shown {
         self.publish_at
     }
 
-    /// Stores the time at which the job enters the second of these two phases.
-    pub(super) fn reach(&mut self, phases: (&JobPhase, &JobPhase), launches: &Launches, now: UnixMillis) {
-        times::reach(&mut self.times, phases, launches, now);
-    }
-
     /// The end of the job with this result, for its record.
     pub(super) fn end(&self, result: JobResult, scene: Scene<'_>) -> Ended {
         Ended {
             result,
-            times: self.times.clone(),
+            times: scene.starts.times().clone(),
             generation: self.view.borrow().generation,
             roster: roster(scene),
             replicas: scene.pods.views(scene.ledger.get(), scene.machine),
@@ -150,7 +134,7 @@ impl Shown {
 
     /// The current view of the job, without its `seq`: see [`renew`].
     fn shown(&self, scene: Scene<'_>) -> JobView {
-        let Scene { ledger, machine, starts, timeline, pods, code, balance, turn } = scene;
+        let Scene { ledger, machine, starts, pods, code, balance, turn } = scene;
         let (record, phase) = (ledger.get(), machine.phase());
         let mut view = JobView {
             state: phase.state(),
@@ -159,10 +143,10 @@ impl Shown {
             wanted_code: pods.wanted_code(code).filter(|_| record.ended.is_none()),
             started_pushes: starts.started_pushes(),
             roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
-            changes: timeline.changes(machine.policy().kind),
+            changes: starts.timeline().changes(machine.policy().rules.kind),
             queued_behind: queued_behind(phase, turn),
             batches: balance.shown(phase.generation()),
-            times: times(record, &self.times),
+            times: times(record, starts.times()),
             ..recorded(record, pods.views(record, machine))
         };
         // The record's `restarts` does not yet contain the newest failure if it was just diagnosed, or if the job is

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use job::gang::Gang;
 use job::phase::{self, Action, Halt, JobPhase, PodSelection, Seen};
-use job::replica::ReplicaPhase;
+use job::policy::Policy;
 use protocol::failure::Failure;
 use protocol::ids::Role;
 use protocol::stacks::sentence;
@@ -12,10 +12,12 @@ use protocol::view::JobResult;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::machine::Current;
+use super::machine::{Current, Machine};
+use super::pods::Pods;
+use super::record::Ledger;
+use super::room::Room;
 use super::shown::Scene;
-use super::timeline::Entered;
-use super::times::Launches;
+use super::starts::Entered;
 use super::{Driver, Stop};
 use crate::agents::client::STACKS_TIMEOUT;
 
@@ -23,32 +25,7 @@ impl Driver {
     /// Moves the phase as far as possible, carries out the actions, and publishes the view.
     pub(super) async fn advance(&mut self) -> Result<(), Stop> {
         let before = self.machine.phase().clone();
-        loop {
-            if self.pods.have_changed() {
-                self.take_pods();
-            }
-            let mut gang = self.pods.gang(self.machine.horizon());
-            gang.note_too_large(self.balance.too_large(gang.out_of_memory(), self.ledger.get()));
-            self.starts.note_saved(&gang);
-            let (phase, actions) = self.step(&gang);
-            let has_moved = phase != *self.machine.phase();
-            // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
-            self.diagnose(judged(&phase, &actions), &gang).await;
-            if has_moved {
-                // Measure now how long scripts have been silent: they may print something when they are stopped.
-                if phase.is_late() && !self.machine.phase().is_late() {
-                    self.ledger.note_silence(self.pods.silences(self.machine.horizon()).await);
-                    self.note_stacks().await;
-                }
-                self.enter(phase, &gang);
-            }
-            for action in actions {
-                self.act(action).await?;
-            }
-            if !has_moved {
-                break;
-            }
-        }
+        while self.step().await? {}
         // The view of a finished job does not change.
         if !matches!(before, JobPhase::Finished { .. }) {
             self.publish(*self.machine.phase() != before);
@@ -59,72 +36,47 @@ impl Driver {
         if self.is_to_be_forgotten() { self.forget().await } else { Ok(()) }
     }
 
-    /// The next phase and its actions. If the phase stays, stores when to look again.
-    fn step(&mut self, gang: &Gang) -> (JobPhase, Vec<Action>) {
-        let Self { machine, ledger, pods, room, .. } = self;
-        let record = ledger.get();
-        // When to ask for the job's turn again.
-        let ask_at = room.ask(gang, pods.hold_room(), record, machine);
-        let (policy, restarts) = (machine.policy(), &ledger.restarts(machine.policy()));
-        let seen = Seen { gang, policy, restarts, turn: room.turn(), epoch: record.epoch, now: machine.elapsed() };
-        let (phase, actions) = phase::step(machine.phase().clone(), ledger.wished(), seen);
-        if phase == *machine.phase() {
-            let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
-            machine.look_at(look_at);
+    /// Calls `step` once, and carries out the actions. Returns whether the phase has moved.
+    async fn step(&mut self) -> Result<bool, Stop> {
+        if self.pods.have_changed() {
+            self.take_pods();
         }
-        (phase, actions)
-    }
-
-    /// Stores the diagnosis of this failure if none is stored yet. Without a failure, drops the stored diagnosis, for
-    /// example when a halted job receives new code.
-    async fn diagnose(&mut self, failure: Option<&Failure>, gang: &Gang) {
-        match failure {
-            Some(failure) if self.ledger.failed().is_none() => {
-                let last_lines = match self.ledger.to_quote(failure) {
-                    Some(id) => self.pods.last_lines(id, failure).await,
-                    None => vec![],
-                };
-                self.ledger.diagnose(failure.clone(), gang, self.machine.policy(), last_lines);
+        let Self { machine, ledger, pods, starts, balance, room, .. } = self;
+        let mut gang = pods.gang(machine.horizon());
+        gang.note_too_large(balance.too_large(gang.out_of_memory(), ledger.get()));
+        starts.note_saved(&gang);
+        let (phase, actions) = step(&gang, pods.hold_room(), ledger, machine, room);
+        // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
+        diagnose(judged(&phase, &actions), &gang, ledger, pods, machine.policy()).await;
+        let has_moved = phase != *machine.phase();
+        if has_moved {
+            // Measure now how long scripts have been silent: they may print something when they are stopped.
+            if phase.is_late() && !machine.phase().is_late() {
+                ledger.note_silence(pods.silences(machine.horizon()).await);
+                let stacks = Box::pin(pods.stacks(machine.horizon(), STACKS_TIMEOUT)).await;
+                ledger.note_stacks((!stacks.is_empty()).then(|| sentence(&stacks)));
             }
-            Some(_) => {}
-            None => self.ledger.forget_failure(),
+            let last_launch = phase.generation().and_then(|generation| pods.last_launch(generation));
+            let entered = Entered {
+                gang: &gang,
+                policy: machine.policy(),
+                record: ledger.get(),
+                failure: ledger.failed().map(|failed| &failed.failure),
+                last_launch,
+                now: ledger.now(),
+            };
+            let times = starts.enter((machine.phase(), &phase), &entered);
+            times.into_iter().for_each(|times| ledger.count_start(times));
+            self.enter(phase);
         }
+        for action in actions {
+            self.act(action).await?;
+        }
+        Ok(has_moved)
     }
 
-    /// Asks at the deadline where the scripts are, before they are stopped.
-    async fn note_stacks(&mut self) {
-        let stacks = Box::pin(self.pods.stacks(self.machine.horizon(), STACKS_TIMEOUT)).await;
-        if !stacks.is_empty() {
-            self.ledger.note_stacks(sentence(&stacks));
-        }
-    }
-
-    /// Enters a phase. `gang` was observed in the previous phase.
-    fn enter(&mut self, phase: JobPhase, gang: &Gang) {
-        let before = self.machine.phase();
-        self.starts.note((before, &phase), gang, self.machine.policy());
-        let launches = Launches {
-            are_all_seen: self.ledger.get().epoch == 1,
-            are_complete: gang.all(ReplicaPhase::was_launched),
-            last: phase.generation().and_then(|generation| self.pods.last_launch(generation)),
-        };
-        let now = self.ledger.now();
-        self.shown.reach((before, &phase), &launches, now);
-        let started = launches.started((before, &phase), now);
-        self.timeline.enter(
-            (before, &phase),
-            &Entered {
-                gang,
-                started,
-                failure: self.ledger.failed().map(|failed| &failed.failure),
-                cause: self.starts.cause(),
-                starts: self.starts.so_far(gang, self.ledger.get().starts()),
-                now,
-            },
-        );
-        if matches!(before, JobPhase::Starting { .. }) && started.is_some() {
-            self.timeline.start_times().into_iter().for_each(|times| self.ledger.count_start(times));
-        }
+    /// Enters a phase.
+    fn enter(&mut self, phase: JobPhase) {
         self.pods.enter(&phase, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
         self.ledger.enter(&phase);
         if matches!(phase, JobPhase::Finished { .. }) {
@@ -140,7 +92,7 @@ impl Driver {
     fn time_left(&self) -> Option<Duration> {
         let record = self.ledger.get();
         let ttl = Duration::from_secs(record.spec.run_policy.ttl_after_finished_seconds?.into());
-        let age = self.shown.times().finished.map_or(Duration::ZERO, |finished| self.ledger.age(finished));
+        let age = self.starts.times().finished.map_or(Duration::ZERO, |finished| self.ledger.age(finished));
         Some(ttl.saturating_sub(age))
     }
 
@@ -154,13 +106,12 @@ impl Driver {
             }
             Action::Enrol { generation, roster } => {
                 let earlier = self.starts_so_far();
-                self.pods.enrol(generation, &roster, (earlier, self.machine.policy().pushes));
-                let beginning = self.starts.begin(earlier, generation, &roster);
-                self.timeline.start(generation, beginning, earlier);
+                self.pods.enrol(generation, &roster, (earlier, self.machine.policy().wishes.pushes));
+                self.starts.begin(earlier, generation, &roster);
             }
             Action::Configure(generation) => {
                 // The record may include a push that the policy does not include yet.
-                self.starts.configure(self.machine.policy().pushes);
+                self.starts.configure(self.machine.policy().wishes.pushes);
                 self.balance.keep_speeds();
                 let current = Current { record, machine: &self.machine };
                 let sizes = self.pods.configure(generation, current, &self.code, &self.balance).await;
@@ -187,13 +138,13 @@ impl Driver {
             // `advance` has stored the diagnosis.
             Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,
             Action::RecordHalt => {
-                self.ledger.record_halt(self.machine.phase(), self.shown.times().halted).await?;
+                self.ledger.record_halt(self.machine.phase(), self.starts.times().halted).await?;
             }
             Action::RecordSuspension => self.ledger.record_suspension(self.starts_so_far()).await?,
             Action::Conclude(result) => {
-                let Self { machine, ledger, starts, timeline, pods, code, balance, shown, room, .. } = &*self;
-                let ended = shown
-                    .end(result, Scene { ledger, machine, starts, timeline, pods, code, balance, turn: room.turn() });
+                let Self { machine, ledger, starts, pods, code, balance, shown, room, .. } = &*self;
+                let scene = Scene { ledger, machine, starts, pods, code, balance, turn: room.turn() };
+                let ended = shown.end(result, scene);
                 self.ledger.conclude(ended).await?;
             }
             Action::ReleasePods => self.pods.release(self.machine.elapsed(), &mut self.inbox.tasks).await,
@@ -235,6 +186,44 @@ impl Driver {
         self.pods.forget().await;
         self.ledger.delete().await;
         Err(Stop::End)
+    }
+}
+
+/// The next phase and its actions. If the phase stays, stores when to look again. `holds` is whether the job has pods, or
+/// pods that may still appear.
+fn step(
+    gang: &Gang<'_>,
+    holds: bool,
+    ledger: &Ledger,
+    machine: &mut Machine,
+    room: &mut Room,
+) -> (JobPhase, Vec<Action>) {
+    let record = ledger.get();
+    // When to ask for the job's turn again.
+    let ask_at = room.ask(gang, holds, record, machine);
+    let (policy, restarts) = (machine.policy(), &ledger.restarts(machine.policy()));
+    let seen = Seen { gang, policy, restarts, turn: room.turn(), epoch: record.epoch, now: machine.elapsed() };
+    let (phase, actions) = phase::step(machine.phase().clone(), ledger.wished(), seen);
+    if phase == *machine.phase() {
+        let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
+        machine.look_at(look_at);
+    }
+    (phase, actions)
+}
+
+/// Stores the diagnosis of this failure if none is stored yet. Without a failure, drops the stored diagnosis, for example
+/// when a halted job receives new code.
+async fn diagnose(failure: Option<&Failure>, gang: &Gang<'_>, ledger: &mut Ledger, pods: &Pods, policy: &Policy) {
+    match failure {
+        Some(failure) if ledger.failed().is_none() => {
+            let last_lines = match ledger.to_quote(failure) {
+                Some(id) => pods.last_lines(id, failure).await,
+                None => vec![],
+            };
+            ledger.diagnose(failure.clone(), gang, policy, last_lines);
+        }
+        Some(_) => {}
+        None => ledger.forget_failure(),
     }
 }
 

@@ -4,19 +4,21 @@
 
 mod replicas;
 
+use std::sync::MutexGuard;
+
 use job::gang::{Gang, was_stopped};
-use job::phase::{Attempt, Ending, JobPhase, StartStage, Stop};
+use job::phase::{Ending, JobPhase};
 use job::policy::GangKind;
 use job::tracked::Tracked;
 use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+use protocol::progress::LostSteps;
 use protocol::spent::Spent;
 use protocol::starts::{CHANGES_MAX, ChangeCause, GangChange};
 use protocol::timeline::{Folded, ReplicaFacts, STARTS_MAX, StartEnding, StartFacts, StepAt, Timeline};
 use protocol::view::{JobResult, JobView};
 
 use self::replicas::Replicas;
-use super::starts::Beginning;
 use crate::mutex::Mutex;
 use crate::store::JobRecord;
 use crate::tally::StartTimes;
@@ -26,8 +28,9 @@ use crate::tally::StartTimes;
 #[derive(Debug, Default)]
 pub struct TimelineOfJob(Mutex<Facts>);
 
+/// What is known of the starts of a job and of its replicas.
 #[derive(Debug, Default)]
-struct Facts {
+pub(super) struct Facts {
     taken_over: Option<UnixMillis>,
     /// The number of starts of earlier masters.
     unseen: u32,
@@ -39,18 +42,12 @@ struct Facts {
     failed: Option<(Option<Generation>, Vec<ReplicaFacts>)>,
 }
 
-/// What the driver knows when the job enters a phase.
-pub(super) struct Entered<'a> {
-    pub(super) gang: &'a Gang,
-    /// When the last exec.py of this start was started, if this is known when the job enters the phase.
-    pub(super) started: Option<UnixMillis>,
-    /// The failure that the driver has diagnosed, if the phase follows a failed start.
-    pub(super) failure: Option<&'a Failure>,
-    /// Why the next start begins, if that is known already.
-    pub(super) cause: Option<&'a ChangeCause>,
-    /// The number of starts so far, with those of earlier masters.
-    pub(super) starts: u32,
-    pub(super) now: UnixMillis,
+/// What is known of a start when it begins.
+pub(super) struct Beginning {
+    pub(super) workers: u32,
+    pub(super) cause: ChangeCause,
+    /// The steps of the previous start that are lost, if it is known that there are any.
+    pub(super) lost_steps: Option<LostSteps>,
 }
 
 impl TimelineOfJob {
@@ -74,48 +71,9 @@ impl TimelineOfJob {
         }
     }
 
-    /// Notes that the job enters the phase `after`.
-    pub(super) fn enter(&self, (before, after): (&JobPhase, &JobPhase), entered: &Entered<'_>) {
-        let mut facts = self.0.lock();
-        let Entered { gang, started, failure, cause, starts, now } = *entered;
-        if let (JobPhase::Stopping(Stop { ending, .. }), false) = (before, matches!(after, JobPhase::Stopping { .. })) {
-            facts.end(ending_of(ending, failure, gang), now);
-        }
-        if let (JobPhase::Pending { .. }, Some(generation)) = (before, after.generation())
-            && !matches!(after, JobPhase::Starting(Attempt { stage: StartStage::Configuring, .. }))
-        {
-            facts.adopt(generation, gang, starts);
-        }
-        if let Some(start) = facts.open() {
-            start.started = start.started.or(started);
-        }
-        match after {
-            JobPhase::Starting(Attempt { generation, stage: StartStage::Configuring, .. }) => {
-                facts.complete(*generation, now);
-            }
-            JobPhase::Starting(Attempt { stage: StartStage::Launching, .. }) => {
-                facts.open().into_iter().for_each(|start| start.configured = Some(now));
-            }
-            // An agent of the first prototype does not report when it has started a run.
-            JobPhase::Running { .. } => facts.open().into_iter().for_each(|start| {
-                start.started.get_or_insert(now);
-            }),
-            JobPhase::Stopping(Stop { ending, .. }) => facts.open().into_iter().for_each(|start| {
-                start.stopped.get_or_insert(now);
-                start.ending = Some(ending_of(ending, failure, gang));
-            }),
-            // A start without runs ends without `Stopping`.
-            JobPhase::Restarting { .. } => {
-                facts.end(StartEnding::Regrouped, now);
-                facts.gather(now, cause.cloned());
-            }
-            JobPhase::Suspended { .. } => facts.end(StartEnding::Suspended, now),
-            JobPhase::Releasing { result, .. } => facts.end(ending_with(result), now),
-            JobPhase::Pending { .. }
-            | JobPhase::Queued { .. }
-            | JobPhase::Halted { .. }
-            | JobPhase::Finished { .. } => {}
-        }
+    /// The facts, which the driver changes when the job enters a phase.
+    pub(super) fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock()
     }
 
     /// Notes that the complete gang begins this start. `earlier` is the number of earlier starts.
@@ -143,14 +101,6 @@ impl TimelineOfJob {
         if start.last_step.is_none_or(|last| last.step < step) {
             start.last_step = Some(StepAt { step, at });
         }
-    }
-
-    /// How long the newest start took. `None` if this master has not seen all of it.
-    pub(super) fn start_times(&self) -> Option<StartTimes> {
-        let facts = self.0.lock();
-        let StartFacts { began, complete, started, .. } = facts.starts.last()?;
-        let complete = (*complete)?;
-        Some(StartTimes { gathering: complete.since((*began)?), starting: (*started)?.since(complete) })
     }
 
     /// The newest starts with their causes, oldest first. For a fixed job, only starts that a user has caused, and the
@@ -196,8 +146,31 @@ impl Facts {
         self.starts.last_mut().filter(|start| start.dead.is_none())
     }
 
+    /// How long the newest start took. `None` if this master has not seen all of it.
+    pub(super) fn start_times(&self) -> Option<StartTimes> {
+        let StartFacts { began, complete, started, .. } = self.starts.last()?;
+        let complete = (*complete)?;
+        Some(StartTimes { gathering: complete.since((*began)?), starting: (*started)?.since(complete) })
+    }
+
+    /// Notes that each agent has its environment.
+    pub(super) fn note_configured(&mut self, now: UnixMillis) {
+        self.open().into_iter().for_each(|start| start.configured = Some(now));
+    }
+
+    /// Notes when the last exec.py was started, unless an earlier time is known.
+    pub(super) fn note_started(&mut self, at: Option<UnixMillis>) {
+        self.open().into_iter().for_each(|start| start.started = start.started.or(at));
+    }
+
+    /// Notes that the runs of the newest start are asked to end.
+    pub(super) fn stop(&mut self, ending: StartEnding, now: UnixMillis) {
+        let Some(start) = self.open() else { return };
+        (start.stopped, start.ending) = (start.stopped.or(Some(now)), Some(ending));
+    }
+
     /// Notes that the gang gathers for a new start.
-    fn gather(&mut self, began: UnixMillis, cause: Option<ChangeCause>) {
+    pub(super) fn gather(&mut self, began: UnixMillis, cause: Option<ChangeCause>) {
         let cause = cause.map(cause_without_output);
         self.starts.push(StartFacts { began: Some(began), cause, ..StartFacts::default() });
         if self.starts.len() > STARTS_MAX {
@@ -206,7 +179,7 @@ impl Facts {
     }
 
     /// Notes that the gang of this start is complete.
-    fn complete(&mut self, generation: Generation, now: UnixMillis) {
+    pub(super) fn complete(&mut self, generation: Generation, now: UnixMillis) {
         // A driver that panicked has left its start open.
         if self.open().is_some_and(|start| start.generation.is_some_and(|known| known != generation)) {
             self.end(StartEnding::Regrouped, now);
@@ -216,7 +189,7 @@ impl Facts {
     }
 
     /// Notes that all runs of the newest start have ended.
-    fn end(&mut self, ending: StartEnding, now: UnixMillis) {
+    pub(super) fn end(&mut self, ending: StartEnding, now: UnixMillis) {
         let Some(start) = self.open() else { return };
         (start.stopped, start.dead) = (start.stopped.or(Some(now)), Some(now));
         let (has_failed, generation) = (matches!(ending, StartEnding::Failed { .. }), start.generation);
@@ -227,7 +200,7 @@ impl Facts {
     }
 
     /// Notes that the gang continues a start of an earlier master, or that this master stops such a start.
-    fn adopt(&mut self, generation: Generation, gang: &Gang, starts: u32) {
+    pub(super) fn adopt(&mut self, generation: Generation, gang: &Gang<'_>, starts: u32) {
         self.count_unseen(starts.saturating_sub(1));
         let workers = gang.members().filter(|member| member.id.role == Role::Worker).count();
         let Some(start) = self.open().filter(|start| start.generation != Some(generation)) else { return };
@@ -270,7 +243,8 @@ fn is_on_record(cause: &ChangeCause) -> bool {
     }
 }
 
-fn ending_with(result: &JobResult) -> StartEnding {
+/// How the last start of a job with this result ends.
+pub(super) fn ending_with(result: &JobResult) -> StartEnding {
     match result {
         JobResult::Succeeded => StartEnding::Succeeded,
         JobResult::Failed { failure } => StartEnding::Failed { failure: without_output(failure.clone()) },
@@ -291,7 +265,7 @@ fn without_output(mut failure: Failure) -> Failure {
 }
 
 /// How a start ends. The diagnosed failure, if there is one, is the failure that the record gets.
-fn ending_of(ending: &Ending, diagnosed: Option<&Failure>, gang: &Gang) -> StartEnding {
+pub(super) fn ending_of(ending: &Ending, diagnosed: Option<&Failure>, gang: &Gang<'_>) -> StartEnding {
     match ending {
         Ending::Succeeded => StartEnding::Succeeded,
         Ending::Failed(known) => {

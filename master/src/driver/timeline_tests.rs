@@ -29,7 +29,7 @@ fn failed_start(timeline: &TimelineOfJob, sequence: u32, began: u64) -> u64 {
     drop(facts);
     if sequence > 1 {
         let [gathering, starting] = [1, 1].map(std::time::Duration::from_secs);
-        assert_eq!(timeline.start_times(), Some(StartTimes { gathering, starting }));
+        assert_eq!(timeline.0.lock().start_times(), Some(StartTimes { gathering, starting }));
     }
     timeline.step(generation, 1, at(3));
     timeline.step(generation, 6, at(8));

@@ -9,7 +9,7 @@ use protocol::progress::Progress;
 
 use super::law::{Change, Decision, decide};
 use super::memory::Tried;
-use super::sizes::Rules;
+use super::sizes::BatchRules;
 use super::windows::{Window, Windows};
 
 /// The scripts vote by adding their versions as 32-bit floats. The sum is exact only below this number.
@@ -27,7 +27,7 @@ const OTHER_SPEED: f64 = 1.2;
 /// The batch sizes of one start.
 #[derive(Debug, Clone)]
 pub struct Balancer {
-    rules: Rules,
+    rules: BatchRules,
     members: Vec<ReplicaId>,
     epoch: u64,
     reports: Vec<Option<Progress>>,
@@ -98,7 +98,7 @@ pub enum Order {
 impl Balancer {
     /// The balancer of one start. `members` are in the order of their ranks. `epoch` is the epoch of this master, which may
     /// have taken the start over.
-    pub fn new(members: Vec<ReplicaId>, rules: Rules, epoch: u32) -> Self {
+    pub fn new(members: Vec<ReplicaId>, rules: BatchRules, epoch: u32) -> Self {
         let (ranks, windows) = (members.len(), Windows::new(members.len(), 0));
         Self {
             rules,

@@ -6,7 +6,7 @@ use protocol::failure::Restarts;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 
-use super::sizes::Rules;
+use super::sizes::BatchRules;
 
 /// Without a minimum in the job, a worker gets at least an equal part divided by this number. This least batch is at
 /// most [`LEAST_BATCH`].
@@ -15,16 +15,16 @@ const LEAST_BATCH: u32 = 16;
 
 /// The rules for the sizes of these places, which all have a batch. If the memory of a replica was too small in an
 /// earlier start, it limits the replica's size. `None` if the job divides no batch.
-pub fn rules(spec: &JobSpec, restarts: &Restarts, places: &[ReplicaId]) -> Option<Rules> {
+pub fn rules(spec: &JobSpec, restarts: &Restarts, places: &[ReplicaId]) -> Option<BatchRules> {
     let global_batch = spec.global_batch()?;
     let of = |least: u32, limit: &dyn Fn(ReplicaId) -> Option<u32>| {
         let bounds = |place: &ReplicaId| spec.batch_bounds(*place, global_batch, least).at_most(limit(*place));
-        Rules { global_batch, bounds: places.iter().map(bounds).collect(), multiple: spec.batching.unit() }
+        BatchRules { global_batch, bounds: places.iter().map(bounds).collect(), multiple: spec.batching.unit() }
     };
     let members = u32::try_from(places.len()).unwrap_or(u32::MAX).max(1);
     let usual = global_batch.div_ceil(members.saturating_mul(LEAST_SHARE)).min(LEAST_BATCH);
     let limit = |place| restarts.batch_limit(place);
-    let is_possible = |rules: &Rules| rules.divide(&vec![1.0; places.len()]).is_some();
+    let is_possible = |rules: &BatchRules| rules.divide(&vec![1.0; places.len()]).is_some();
     // A default or a limit must not prevent a start. `JobSpec::workers_for_batch` decides how many workers a start
     // needs.
     let possible = [of(usual, &limit), of(1, &limit)].into_iter().find(is_possible);

@@ -5,7 +5,7 @@
 //! the older half of these windows must both show the gain. Reports are frequent and a change is cheap, so no model of
 //! a machine is fitted: the next change corrects wrong sizes.
 
-use super::sizes::Rules;
+use super::sizes::BatchRules;
 use super::windows::{Window, longest};
 
 /// How many of the newest windows must show which [`Change::gain`]. One of these pairs is enough.
@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// Decides from the windows that were measured with `sizes`, newest first.
-pub fn decide(windows: &[Window], sizes: &[u32], rules: &Rules) -> Decision {
+pub fn decide(windows: &[Window], sizes: &[u32], rules: &BatchRules) -> Decision {
     let Some(newest) = windows.first() else { return Decision::Keep };
     if !newest.is_measured() {
         return Decision::NotMeasured;
@@ -63,7 +63,7 @@ pub fn decide(windows: &[Window], sizes: &[u32], rules: &Rules) -> Decision {
 }
 
 /// The best sizes by these windows alone. `None` if they lack a measurement, or if the rules allow no sizes.
-fn change(windows: &[Window], sizes: &[u32], rules: &Rules) -> Option<Change> {
+fn change(windows: &[Window], sizes: &[u32], rules: &BatchRules) -> Option<Change> {
     let mean = |rank: usize| windows.iter().map(|window| window.compute[rank]).sum::<f64>() / windows.len() as f64;
     let compute: Vec<f64> = (0..sizes.len()).map(mean).collect();
     if windows.iter().any(|window| !window.is_measured()) {

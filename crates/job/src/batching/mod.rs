@@ -15,5 +15,5 @@ pub use balancer::{Balancer, Changed, Order};
 pub use first::{rules, sizes_by_rank};
 pub use law::{Change, Decision, decide};
 pub use memory::{Tried, too_large};
-pub use sizes::Rules;
+pub use sizes::BatchRules;
 pub use windows::{Window, Windows};

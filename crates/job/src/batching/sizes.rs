@@ -4,7 +4,7 @@ use protocol::batching::BatchBounds;
 
 /// The rules that all sizes of a job must obey.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct BatchRules {
     /// Samples of all ranks together in one step.
     pub global_batch: u32,
     /// The bounds of each rank.
@@ -13,14 +13,14 @@ pub struct Rules {
     pub multiple: u32,
 }
 
-/// Sizes in units of [`Rules::multiple`].
+/// Sizes in units of [`BatchRules::multiple`].
 struct Units {
     total: u32,
     /// The smallest and the largest size of each rank.
     bounds: Vec<(u32, u32)>,
 }
 
-impl Rules {
+impl BatchRules {
     /// Divides the global batch in proportion to `speeds`: one positive, finite number for each rank. A rank whose
     /// share is outside its bounds gets the bound. `None` if no sizes obey the rules.
     pub fn divide(&self, speeds: &[f64]) -> Option<Vec<u32>> {

@@ -6,7 +6,7 @@ use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 
-use crate::gang::{Gang, Member};
+use crate::gang::{Gang, Place};
 use crate::observation::Presence;
 use crate::roster::Roster;
 use crate::upkeep::Upkeep;
@@ -28,14 +28,14 @@ pub enum PodSelection {
 impl PodSelection {
     /// Whether the selection includes the pod of this replica of the gang.
     #[must_use]
-    pub fn includes(self, place: &Member, gang: &Gang) -> bool {
+    pub fn includes(self, place: &Place<'_>, gang: &Gang<'_>) -> bool {
         // Deleting an evicted pod would shorten its grace period.
-        let is_leaving = place.is_leaving;
+        let is_leaving = place.seen.is_leaving();
         match self {
-            Self::Live => place.pod.has_containers(),
+            Self::Live => place.seen.presence().has_containers(),
             Self::Unended => !is_leaving && place.is_unended() && (gang.has(place) || place.may_have_unknown_run()),
             Self::Idle => place.is_idle(),
-            Self::All => place.pod != Presence::Absent,
+            Self::All => place.seen.presence() != Presence::Absent,
         }
     }
 }

@@ -11,8 +11,9 @@ use super::stop::{Stop, evaluates, grace, limit};
 use super::verdict::{conclude, has_live_run, judge, regroup};
 use super::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, suspension};
 use crate::diagnosis::fingerprint;
-use crate::gang::Member;
+use crate::gang::Place;
 use crate::observation::{PodDeletion, Presence};
+use crate::policy::RELEASE_TIMEOUT;
 
 pub(super) fn stopping(stop: Stop, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
@@ -29,7 +30,7 @@ pub(super) fn stopping(stop: Stop, event: JobEvent, seen: Seen<'_>) -> (JobPhase
         // A run that was asked to stop earlier may have a longer grace period.
         let grace = stop.grace.max(given);
         let asked_at = if evaluates(gang) { evaluates_until } else { stop.since };
-        let overdue = now >= asked_at + limit(grace, policy);
+        let overdue = now >= asked_at + limit(grace);
         let actions =
             if overdue { vec![Action::DeletePods(PodSelection::Unended)] } else { vec![stop.action(given, seen)] };
         let next = stop.next.max(generation.map_or(stop.next, Generation::next));
@@ -40,7 +41,7 @@ pub(super) fn stopping(stop: Stop, event: JobEvent, seen: Seen<'_>) -> (JobPhase
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
         // When one replica succeeds, other replicas may fail. A master that takes over may observe that failure first.
-        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if policy.success.is_met(gang) => {
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if policy.rules.success.is_met(gang) => {
             conclude(JobResult::Succeeded, seen)
         }
         Ending::Regroup => regroup(stop.next, seen),
@@ -66,16 +67,16 @@ fn of_newer_start(stop: Stop) -> Stop {
 fn has_unended_run(seen: Seen<'_>) -> bool {
     // A silent agent may have a run, and may know the first failure. Wait for the agent's report. If this master
     // created the agent's pod, the replica is not a member, so do not wait for this agent.
-    let may_be_told = seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run);
+    let may_be_told = seen.is_taken_over() && seen.gang.any_place(Place::may_have_unknown_run);
     has_live_run(seen.gang) || may_be_told
 }
 
 pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    if policy.clean_pods == CleanPods::None || !gang.any_place(is_to_be_released) {
+    if policy.rules.clean_pods == CleanPods::None || !gang.any_place(is_to_be_released) {
         return (JobPhase::Finished { result }, vec![]);
     }
-    let overdue = now >= since + policy.release_timeout;
+    let overdue = now >= since + RELEASE_TIMEOUT;
     // A pod may have appeared only now, because its creation was still in progress.
     let action = if overdue { Action::DeletePods(PodSelection::Live) } else { Action::ReleasePods };
     (JobPhase::Releasing { result, since }, vec![action])
@@ -83,10 +84,10 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
 
 /// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the job
 /// does not wait for the other containers.
-fn is_to_be_released(place: &Member) -> bool {
-    match place.pod {
+fn is_to_be_released(place: &Place<'_>) -> bool {
+    match place.seen.presence() {
         Presence::Live => true,
-        Presence::Occupied => place.deletion == PodDeletion::NotAsked,
+        Presence::Occupied => place.seen.deletion == PodDeletion::NotAsked,
         Presence::Absent | Presence::Ended => false,
     }
 }
@@ -94,7 +95,7 @@ fn is_to_be_released(place: &Member) -> bool {
 /// A pod that was requested earlier may appear after the job's end, so every event checks for pods again.
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let has_any = |which: PodSelection| seen.gang.any_place(|place| which.includes(place, seen.gang));
-    let actions = match seen.policy.clean_pods {
+    let actions = match seen.policy.rules.clean_pods {
         CleanPods::All if has_any(PodSelection::All) => vec![Action::DeletePods(PodSelection::All)],
         CleanPods::Running if has_any(PodSelection::Live) => vec![Action::DeletePods(PodSelection::Live)],
         CleanPods::None if has_any(PodSelection::Idle) => vec![Action::DeletePods(PodSelection::Idle)],

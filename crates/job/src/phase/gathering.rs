@@ -11,7 +11,7 @@ use super::stop::{fail, stop};
 use super::verdict::{has_live_run, regroup};
 use super::{Action, Ending, Gathering, JobPhase, PodSelection, Restart, Seen, StartStage, queue};
 use crate::alone::{first_failure, returns_alone};
-use crate::gang::{Member, is_disruption};
+use crate::gang::{Place, is_disruption};
 use crate::observation::{PodDeletion, Presence};
 use crate::replica::ReplicaPhase;
 use crate::roster::{Choice, choose, last_start, wanted};
@@ -27,7 +27,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         return resume(generation, phase, seen);
     }
     // An agent that has not answered yet may already run exec.py, and then the start continues.
-    let is_known = !seen.gang.any_place(Member::may_have_unknown_run);
+    let is_known = !seen.gang.any_place(Place::may_have_unknown_run);
     if seen.is_taken_over() && is_known && must_stop_first(seen) {
         return stop(&phase, Ending::Regroup, seen);
     }
@@ -54,7 +54,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
 fn must_stop_first(seen: Seen<'_>) -> bool {
     let gang = seen.gang;
     // A late request of an earlier master has begun an older start. The replica's pod is replaced after the stop.
-    let runs_older = |place: &Member| !gang.has(place) && place.phase.was_launched() && !place.phase.is_dead();
+    let runs_older = |place: &Place<'_>| !gang.has(place) && place.phase.was_launched() && !place.phase.is_dead();
     let is_split = gang.newest_generation().is_some() && gang.any_place(runs_older);
     // An earlier master may have asked a configured agent to run exec.py. That request may still take effect. In a fixed
     // gang, each agent takes part in the next start too, and then refuses this request.
@@ -66,17 +66,19 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
     let gang = seen.gang;
     let is_whole = gang.is_whole();
     // Every agent of that start was configured before the first run began.
-    let is_to_come = |member: &Member| !member.phase.was_launched() && !returns_alone(member, gang, seen.policy);
+    let is_to_come = |member: &Place<'_>| !member.phase.was_launched() && !returns_alone(member, gang, seen.policy);
     if is_whole && gang.any(is_to_come) && first_failure(gang, seen.policy).is_none() {
         return start(generation, StartStage::Launching, seen);
     }
-    if is_whole || seen.policy.success.is_met(gang) {
+    if is_whole || seen.policy.rules.success.is_met(gang) {
         return running(generation, seen.now, seen);
     }
     // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent. In a fixed
     // gang, a failed agent means that a member is lost.
-    let is_lost = |place: &Member| seen.policy.is_fixed() && place.phase.is_lost() && place.standing == Standing::Held;
-    if gang.any_place(|place| !gang.has(place) && place.may_run && !is_lost(place)) {
+    let is_lost = |place: &Place<'_>| {
+        seen.policy.is_fixed() && place.phase.is_lost() && place.seen.agent.standing() == Standing::Held
+    };
+    if gang.any_place(|place| !gang.has(place) && place.seen.may_run() && !is_lost(place)) {
         return (phase, vec![]);
     }
     let begun = JobPhase::Running { generation, since: seen.now };
@@ -90,23 +92,24 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
 fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) -> Option<Failure> {
     let Seen { gang, policy, now, .. } = seen;
     // An elastic gang can start without this replica.
-    let is_fatal = policy.is_fixed() || last_start(gang).is_none() && !gang.any_place(Member::has_joined);
+    let is_fatal = policy.is_fixed() || last_start(gang).is_none() && !gang.any_place(Place::has_joined);
     // A pod that this master deletes is surplus. The record may already contain the loss of a pod of an earlier start.
-    let is_left = |place: &Member| place.is_found && gathering.horizon.is_some();
-    let is_old = |place: &Member| (place.enrolled.is_some() || is_left(place)) && !place.is_hopeless();
-    let is_own = |place: &&Member| place.deletion == PodDeletion::NotAsked && !is_old(place) && place.phase.is_lost();
-    let failures = gang.places().iter().filter(is_own).filter_map(Member::failure);
+    let is_left = |place: &Place<'_>| place.seen.is_found && gathering.horizon.is_some();
+    let is_old = |place: &Place<'_>| (place.seen.enrolment().is_some() || is_left(place)) && !place.is_hopeless();
+    let is_own =
+        |place: &&Place<'_>| place.seen.deletion == PodDeletion::NotAsked && !is_old(place) && place.phase.is_lost();
+    let failures = gang.places().iter().filter(is_own).filter_map(Place::failure);
     if let Some(broken) = failures.filter(|_| is_fatal).find(|failure| !is_disruption(failure)) {
         return Some(broken);
     }
     // While a run of an earlier start may be alive, the start timeout does not apply to an elastic job: the job waits for
     // that run's end.
-    let waits_for_run = !policy.is_fixed() && gang.any_place(|place| place.may_run);
-    let is_late = now >= since + policy.start_timeout && !gathering.is_held_back && !waits_for_run;
+    let waits_for_run = !policy.is_fixed() && gang.any_place(|place| place.seen.may_run());
+    let is_late = now >= since + policy.rules.start_timeout && !gathering.is_held_back && !waits_for_run;
     is_late.then(|| {
-        let wanted = wanted(gang, policy.workers);
-        let is_needed = |place: &Member| wanted.iter().any(|wanted| wanted.id == place.id);
-        gang.start_timeout(policy.start_timeout, |place| place.has_joined() || !is_needed(place))
+        let wanted = wanted(gang, policy.wishes.workers);
+        let is_needed = |place: &Place<'_>| wanted.iter().any(|wanted| wanted.id == place.id);
+        gang.start_timeout(policy.rules.start_timeout, |place| place.has_joined() || !is_needed(place))
     })
 }
 
@@ -115,7 +118,7 @@ pub(super) fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -
         StartStage::Configuring => Action::Configure(generation),
         StartStage::Launching => Action::Launch(generation),
     };
-    let attempt = Attempt { generation, stage, since: seen.now, pushes: seen.policy.pushes };
+    let attempt = Attempt { generation, stage, since: seen.now, pushes: seen.policy.wishes.pushes };
     (JobPhase::Starting(attempt), vec![action])
 }
 
@@ -136,7 +139,7 @@ pub(super) fn starting(attempt: Attempt, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Attempt { generation, stage, since, pushes } = attempt;
     let Seen { gang, policy, now, .. } = seen;
     let phase = JobPhase::Starting(attempt);
-    let is_to_come = |member: &Member| !member.phase.was_launched() && !returns_alone(member, gang, policy);
+    let is_to_come = |member: &Place<'_>| !member.phase.was_launched() && !returns_alone(member, gang, policy);
     if stage == StartStage::Launching && !gang.any(is_to_come) {
         return running(generation, seen.now, seen);
     }
@@ -147,18 +150,18 @@ pub(super) fn starting(attempt: Attempt, seen: Seen<'_>) -> (JobPhase, Vec<Actio
         return fail(&phase, failure, seen);
     }
     // No exec.py runs yet. The earlier code may be lost, and then this start would wait for it.
-    if stage == StartStage::Configuring && policy.pushes > pushes {
+    if stage == StartStage::Configuring && policy.wishes.pushes > pushes {
         return regroup(generation.next(), seen);
     }
     if stage == StartStage::Configuring && gang.all(ReplicaPhase::was_configured) {
         return start(generation, StartStage::Launching, seen);
     }
-    if now >= since + policy.start_timeout {
-        let has_come = |member: &Member| match stage {
+    if now >= since + policy.rules.start_timeout {
+        let has_come = |member: &Place<'_>| match stage {
             StartStage::Configuring => member.phase.was_configured(),
             StartStage::Launching => member.phase.was_launched(),
         };
-        return fail(&phase, gang.start_timeout(policy.start_timeout, has_come), seen);
+        return fail(&phase, gang.start_timeout(policy.rules.start_timeout, has_come), seen);
     }
     (phase, vec![])
 }
@@ -175,15 +178,15 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     if let Some(failure) = seen.overdue() {
         return fail(&phase, failure, seen);
     }
-    let is_gone = |place: &Member| !is_empty || place.pod == Presence::Absent;
+    let is_gone = |place: &Place<'_>| !is_empty || place.seen.presence() == Presence::Absent;
     let are_gone = seen.gang.places().iter().all(is_gone);
     if are_gone && seen.now >= until {
         let gathering = Gathering { next, horizon: Some(next), ready_since: None, is_held_back: false };
         return (JobPhase::Pending { gathering, since }, vec![]);
     }
     // A pod on a dead node may stay listed forever.
-    if !are_gone && seen.now >= since + seen.policy.start_timeout {
-        return fail(&phase, seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
+    if !are_gone && seen.now >= since + seen.policy.rules.start_timeout {
+        return fail(&phase, seen.gang.start_timeout(seen.policy.rules.start_timeout, is_gone), seen);
     }
     // If a deletion is late, repeat it: the first request may have had no effect.
     let is_late = !are_gone && seen.now >= until;

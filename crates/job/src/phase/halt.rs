@@ -9,8 +9,8 @@ use protocol::ids::Generation;
 use super::verdict::{has_live_run, judge, regroup};
 use super::{Action, JobPhase, PodSelection, Seen};
 use crate::diagnosis::fingerprint;
-use crate::gang::Member;
-use crate::policy::Policy;
+use crate::gang::Place;
+use crate::policy::{Policy, RELEASE_TIMEOUT};
 
 /// See [`JobPhase::Halted`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Halt {
 impl Halt {
     /// Whether a user has pushed new code since the failed script was started.
     pub fn has_new_code(&self, policy: &Policy) -> bool {
-        policy.pushes > self.pushes
+        policy.wishes.pushes > self.pushes
     }
 
     /// The wait for new code after this failure; `None` if the job does not wait.
@@ -46,7 +46,7 @@ impl Halt {
             next,
             failure: failure.clone(),
             fingerprint: fingerprint(failure, gang),
-            pushes: pushes.unwrap_or(policy.pushes),
+            pushes: pushes.unwrap_or(policy.wishes.pushes),
             until: now + wait,
         })
     }
@@ -79,7 +79,7 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
 }
 
 /// Whether to wait for silent agents, which may still report how their runs ended. Only a new driver waits for them,
-/// until [`Policy::release_timeout`] after the driver began.
+/// until [`RELEASE_TIMEOUT`] after the driver began.
 fn awaits_reports(seen: Seen<'_>) -> bool {
-    seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)
+    seen.now < RELEASE_TIMEOUT && seen.gang.any_place(Place::is_silent)
 }

@@ -8,12 +8,12 @@ use protocol::ids::Generation;
 use super::stop::{fail, stop};
 use super::{Action, Ending, JobPhase, Seen, evaluator};
 use crate::alone::first_failure;
-use crate::gang::{Member, was_stopped};
+use crate::gang::{Place, was_stopped};
 use crate::roster::resize;
 
 pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let phase = JobPhase::Running { generation, since };
-    if seen.policy.success.is_met(seen.gang) {
+    if seen.policy.rules.success.is_met(seen.gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
     let failure = first_failure(seen.gang, seen.policy).or_else(|| seen.overdue());
@@ -33,16 +33,16 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
 /// start anyway.
 fn was_to_start_again(failure: &Failure, generation: Generation, seen: Seen<'_>) -> bool {
     let is_of_earlier_master = generation.epoch < seen.epoch;
-    let has_reason = !seen.policy.is_fixed() || is_of_earlier_master || seen.policy.lease.is_some();
+    let has_reason = !seen.policy.is_fixed() || is_of_earlier_master || seen.policy.rules.lease.is_some();
     was_stopped(failure) && (has_reason || is_outdated(generation, seen))
 }
 
 /// Whether new code must end this start: a user has pushed the code since the start began. After a member has
 /// succeeded, new code does not end the start.
 fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
-    let is_older = |member: &Member| {
-        let known = member.enrolled.filter(|enrolled| enrolled.generation == generation);
-        known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.pushes)
+    let is_older = |member: &Place<'_>| {
+        let known = member.seen.enrolment().filter(|enrolled| enrolled.generation == generation);
+        known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.wishes.pushes)
     };
     seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())
 }

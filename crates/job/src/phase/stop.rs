@@ -6,8 +6,8 @@ use protocol::failure::Failure;
 use protocol::ids::{Generation, Role};
 
 use super::{Action, Ending, Halt, JobPhase, Restart, Seen};
-use crate::gang::{Gang, HelperUse, Member, has_left, is_disruption};
-use crate::policy::{Budget, Policy};
+use crate::gang::{Gang, HelperUse, Place, has_left, is_disruption};
+use crate::policy::{Budget, RELEASE_TIMEOUT, STOP_GRACE};
 use crate::replica::ReplicaPhase;
 
 /// See [`JobPhase::Stopping`].
@@ -44,8 +44,8 @@ pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhas
 /// The end of the evaluator's grace. The deadline of the job ends it too.
 fn evaluates_until(ending: &Ending, seen: Seen<'_>) -> Duration {
     let Seen { policy, now, .. } = seen;
-    let given = if *ending == Ending::Succeeded { policy.evaluator_grace } else { Duration::ZERO };
-    policy.deadline.map_or(now + given, |deadline| (now + given).min(deadline.at.max(now)))
+    let given = if *ending == Ending::Succeeded { policy.rules.graces.evaluator } else { Duration::ZERO };
+    policy.wishes.deadline.map_or(now + given, |deadline| (now + given).min(deadline.at.max(now)))
 }
 
 impl Stop {
@@ -59,7 +59,7 @@ impl Stop {
 }
 
 /// Whether an evaluator still runs.
-pub(super) fn evaluates(gang: &Gang) -> bool {
+pub(super) fn evaluates(gang: &Gang<'_>) -> bool {
     gang.any(|member| member.id.role == Role::Evaluator && matches!(member.phase, ReplicaPhase::Running(_)))
 }
 
@@ -92,32 +92,32 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     let Seen { gang, policy, .. } = seen;
     let all_save = gang.any(|_| true) && !gang.any(|member| lacks_helper(member, gang));
-    let saving = if all_save { policy.saving_grace } else { policy.leaving_grace };
+    let saving = if all_save { policy.rules.graces.saving } else { policy.rules.graces.leaving };
     match ending {
-        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::may_still_save) => saving,
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Place::may_still_save) => saving,
         Ending::Failed(lost) if is_disruption(lost) && may_save_already(seen) => saving,
         Ending::Regroup | Ending::Suspended if may_save_already(seen) => saving,
         // When scripts have asked for a restart, the first rank may still be saving the state.
         Ending::Failed(failure) if is_free_leave(failure, seen) => saving,
         Ending::Failed(_) => Duration::ZERO,
         Ending::Regroup | Ending::Suspended if all_save => saving,
-        Ending::Succeeded => policy.success_grace,
-        Ending::Cancelled => policy.cancel_grace,
-        Ending::Regroup | Ending::Suspended => policy.stop_grace,
+        Ending::Succeeded => policy.rules.graces.success,
+        Ending::Cancelled => policy.rules.graces.cancel,
+        Ending::Regroup | Ending::Suspended => STOP_GRACE,
     }
 }
 
 /// Time from a stop request to the deletion of a pod whose run has not ended: the longest `grace` that a run may have
 /// been given, plus time to report the end.
-pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
-    grace + policy.release_timeout
+pub(super) fn limit(grace: Duration) -> Duration {
+    grace + RELEASE_TIMEOUT
 }
 
 /// Whether an earlier master has begun to stop the runs. During an eviction, that master gave the runs time to save, and
 /// the evicted pod may have ended since. An agent that already has a grace period ignores a new period that would end
 /// later.
 fn may_save_already(seen: Seen<'_>) -> bool {
-    seen.is_taken_over() && seen.gang.any(|member| member.is_stopping)
+    seen.is_taken_over() && seen.gang.any(|member| member.is_stopping())
 }
 
 fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
@@ -126,8 +126,8 @@ fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
 
 /// Whether the member may run a script that does not exit by itself after a step. All members of a role complete a step
 /// together. So if another member of the role has reported a step, only this member's report is late.
-fn lacks_helper(member: &Member, gang: &Gang) -> bool {
-    let has_stepped = |other: &Member| other.id.role == member.id.role && other.helper == HelperUse::Stepped;
+fn lacks_helper(member: &Place<'_>, gang: &Gang<'_>) -> bool {
+    let has_stepped = |other: &Place<'_>| other.id.role == member.id.role && other.helper() == HelperUse::Stepped;
     let may_run = !member.phase.is_dead() || member.may_still_save();
-    may_run && member.helper == HelperUse::None && !gang.any(has_stepped)
+    may_run && member.helper() == HelperUse::None && !gang.any(has_stepped)
 }

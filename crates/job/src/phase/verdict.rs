@@ -14,7 +14,7 @@ use crate::policy::{Budget, Verdict};
 
 /// Whether a member's exec.py may be alive. A configured agent may have received the request to run even if its answer
 /// was lost.
-pub(super) fn has_live_run(gang: &Gang) -> bool {
+pub(super) fn has_live_run(gang: &Gang<'_>) -> bool {
     gang.any(|member| member.phase.was_configured() && !member.phase.is_dead())
 }
 
@@ -72,7 +72,7 @@ pub(super) fn judge(
 
 pub(super) fn conclude(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let concluded = Action::Conclude(result.clone());
-    let release = match seen.policy.clean_pods {
+    let release = match seen.policy.rules.clean_pods {
         CleanPods::None => Action::DeletePods(PodSelection::Idle),
         CleanPods::Running | CleanPods::All => Action::ReleasePods,
     };

@@ -12,8 +12,9 @@ use job::replica::ReplicaPhase::{self, Exited, Joined, Lost, Running};
 use protocol::agent::ExitReport;
 use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, LeftBefore};
 use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::progress::Progress;
 
-use crate::support::{FIRST, exit, exited, fixed, gang, id, lost, stopped, was_lost, workers};
+use crate::support::{FIRST, exit, exited, fixed, gang, id, lost, stopped, was_lost, with_progress, workers};
 
 const NOW: UnixMillis = UnixMillis(1000);
 
@@ -21,7 +22,7 @@ fn evidence(budget: Option<Budget>) -> Evidence {
     Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![], silence: BTreeMap::new(), stacks: None }
 }
 
-fn diagnosed(failure: Failure, gang: &Gang) -> FailedStart {
+fn diagnosed(failure: Failure, gang: &Gang<'_>) -> FailedStart {
     diagnose(failure, gang, evidence(None))
 }
 
@@ -53,7 +54,7 @@ fn the_first_replica_that_trained_and_succeeded_before_the_failure_is_named() {
     let left = |at: [u64; 2]| {
         workers(&[Exited(FIRST, exit(3, 5000)), Exited(FIRST, exit(0, at[0])), Exited(FIRST, exit(0, at[1]))])
     };
-    let of = |gang: &Gang| diagnosed(exited("worker-0", exit(3, 5000)), gang).left_before;
+    let of = |gang: &Gang<'_>| diagnosed(exited("worker-0", exit(3, 5000)), gang).left_before;
     assert_eq!(of(&left([4000, 3000])), Some(LeftBefore { replica: id("worker-2"), earlier_millis: 2000 }));
     assert_eq!(of(&left([5000, 6000])), None, "a replica that ended later is named");
     let evaluator = gang(&[("worker-0", Exited(FIRST, exit(3, 5000))), ("evaluator-0", Exited(FIRST, exit(0, 1000)))]);
@@ -70,20 +71,21 @@ fn a_stopped_run_with_exit_code_0_is_a_consequence() {
 
 #[test]
 fn the_steps_that_rank_0_has_not_saved_are_lost_unless_it_has_succeeded() {
-    let lost_steps = |phase: ReplicaPhase, unsaved| {
+    let lost_steps = |phase: ReplicaPhase, saved| {
         let mut members = workers(&[phase, Exited(FIRST, stopped(9))]).places().to_vec();
-        members[0].unsaved = unsaved;
-        members[1].unsaved = Some((1, 61));
+        let progress = |saved| Progress { step: Some(61), saved, ..Progress::default() };
+        members[0] = with_progress(&members[0], progress(saved));
+        members[1] = with_progress(&members[1], progress(Some(0)));
         let gang = fixed(members);
         diagnosed(was_lost("worker-1"), &gang).lost_steps.map(|lost| lost.to_string())
     };
     let killed = || Exited(FIRST, stopped(9));
     let sentence = |steps: &str| Some(format!("{steps} lost, because worker-0 ended before it had saved"));
-    assert_eq!(lost_steps(killed(), Some((51, 61))), sentence("steps 51 to 61 are"));
-    assert_eq!(lost_steps(killed(), Some((61, 61))), sentence("step 61 is"));
-    assert_eq!(lost_steps(lost(), Some((51, 61))), sentence("steps 51 to 61 are"));
+    assert_eq!(lost_steps(killed(), Some(50)), sentence("steps 51 to 61 are"));
+    assert_eq!(lost_steps(killed(), Some(60)), sentence("step 61 is"));
+    assert_eq!(lost_steps(lost(), Some(50)), sentence("steps 51 to 61 are"));
     assert_eq!(lost_steps(killed(), None), None);
-    assert_eq!(lost_steps(Exited(FIRST, exit(0, 9)), Some((51, 61))), None);
+    assert_eq!(lost_steps(Exited(FIRST, exit(0, 9)), Some(50)), None);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::Gang;
 use job::observation::{AgentState, LostRun, Observation, PodDeletion, PodState, Wait};
 use job::phase::{Action, Attempt, Ending, JobEvent, JobPhase, PodSelection, StartStage};
-use job::policy::{GangKind, Policy};
+use job::policy::{GangKind, Policy, RELEASE_TIMEOUT};
 use job::roster::Roster;
 use job::upkeep::{Growth, upkeep};
 use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
@@ -15,18 +15,17 @@ use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId};
 
 use crate::support::{
-    FIRST, POLICY, SECOND, SINCE, SOON, ending_of, exit, fixed, id, pending, reported, running, running_pod, seen,
-    seen_anew, status, step, stopped, stopping,
+    FIRST, POLICY, SECOND, SINCE, SOON, changed, ending_of, exit, fixed, found_place, id, pending, reported, running,
+    running_pod, seen, seen_anew, status, step, stopped, stopping,
 };
 
 /// The policy of a job of 2 to 4 workers.
 fn policy() -> Policy {
-    Policy {
-        kind: GangKind::Elastic,
-        workers: Workers { min: 2, max: 4 },
-        grow_interval: Some(Duration::from_secs(60)),
-        ..POLICY
-    }
+    changed(POLICY, |policy| {
+        policy.rules.kind = GangKind::Elastic;
+        policy.wishes.workers = Workers { min: 2, max: 4 };
+        policy.rules.grow_interval = Some(Duration::from_secs(60));
+    })
 }
 
 /// A worker in a pod that an earlier master may have created.
@@ -51,9 +50,10 @@ fn joined() -> Observation {
     found(Observation { agent: reported(RunStatus::idle("boot")), ..running_pod() })
 }
 
-fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang {
-    let member = |(index, seen): (usize, &Observation)| Member::of(id(&format!("worker-{index}")), seen, horizon);
-    Gang::new(workers.iter().enumerate().map(member).collect(), horizon)
+fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang<'static> {
+    let place =
+        |(index, seen): (usize, &Observation)| found_place(id(&format!("worker-{index}")), seen.clone(), horizon);
+    Gang::new(workers.iter().enumerate().map(place).collect(), horizon)
 }
 
 /// One step in which a new master observes these workers.
@@ -163,11 +163,11 @@ fn a_gang_that_an_earlier_master_was_stopping_is_not_recorded_as_failed() {
 fn a_fixed_gang_that_an_earlier_master_was_stopping_has_not_failed_if_all_runs_were_stopped() {
     let halted = |seat: u32| {
         let seen = member(seat, RunState::Exited, Some(stopped(1)));
-        Member::of(id(&format!("worker-{seat}")), &seen, None)
+        found_place(id(&format!("worker-{seat}")), seen, None)
     };
     let gang = fixed((0..3).map(halted).collect());
     let after = |pushes: u32| {
-        let policy = Policy { pushes, ..POLICY };
+        let policy = changed(POLICY, |policy| policy.wishes.pushes = pushes);
         ending_of(step(pending(), JobEvent::Observed, seen_anew(&gang, &policy, SOON)).0)
     };
     assert_eq!(after(1), Ending::Regroup);
@@ -219,7 +219,7 @@ fn a_stop_that_takes_too_long_deletes_a_found_pod_whose_agent_does_not_answer_an
     let ended = |seat| member(seat, RunState::Exited, Some(stopped(1)));
     let (gang, policy) = (gang(&[ended(0), ended(1), found(running_pod()), joined()], Some(FIRST)), policy());
     let phase = stopping(Ending::Cancelled);
-    let now = SOON + policy.cancel_grace + policy.release_timeout;
+    let now = SOON + policy.rules.graces.cancel + RELEASE_TIMEOUT;
     let moved = step(phase.clone(), JobEvent::Observed, seen_anew(&gang, &policy, now));
     assert_eq!(moved, (phase, vec![Action::DeletePods(PodSelection::Unended)]));
     let deleted = gang.places().iter().filter(|place| PodSelection::Unended.includes(place, &gang));

@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::Gang;
 use job::observation::PodDeletion::Asked;
 use job::observation::Presence::{self, Ended, Live, Occupied};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection};
-use job::policy::{Policy, SuccessRule};
+use job::policy::{RELEASE_TIMEOUT, STOP_GRACE, SuccessRule};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, grace_of, id, look, look_at, lost, member, running, seen,
-    step, stop_with, stopped, stopping, stopping_unstarted, with_restarts, workers,
+    FIRST, POLICY, SINCE, SOON, changed, exit, exited, fixed, gang, grace_of, id, look, look_at, lost, observed, place,
+    running, seen, step, stop_with, stopped, stopping, stopping_unstarted, with_restarts, workers,
 };
 
 fn succeeded() -> (JobPhase, Vec<Action>) {
-    (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace))
+    (stopping(Ending::Succeeded), stop_with(STOP_GRACE))
 }
 
 /// One step that observes the gang of a job with this condition of success.
-fn look_by(success: SuccessRule, gang: &Gang) -> (JobPhase, Vec<Action>) {
-    let policy = Policy { success, ..POLICY };
+fn look_by(success: SuccessRule, gang: &Gang<'_>) -> (JobPhase, Vec<Action>) {
+    let policy = changed(POLICY, |policy| policy.rules.success = success);
     step(running(), JobEvent::Observed, seen(gang, &policy, SOON))
 }
 
-fn with_pods(pods: &[Presence]) -> Gang {
+fn with_pods(pods: &[Presence]) -> Gang<'static> {
     let phase = |index| Exited(FIRST, exit(0, index));
-    let ended = |(index, pod): (usize, &Presence)| member(&format!("worker-{index}"), phase(index as u64), *pod);
+    let ended = |(index, pod): (usize, &Presence)| place(&format!("worker-{index}"), phase(index as u64), *pod);
     fixed(pods.iter().enumerate().map(ended).collect())
 }
 
@@ -111,9 +111,9 @@ fn the_result_is_written_before_the_pods_are_released() {
 fn pods_whose_runs_do_not_end_in_time_are_deleted() {
     let phase = stopping(Ending::Cancelled);
     let seen = workers(&[Running(FIRST), Exited(FIRST, stopped(1))]);
-    let overdue = SOON + POLICY.cancel_grace + POLICY.release_timeout;
+    let overdue = SOON + POLICY.rules.graces.cancel + RELEASE_TIMEOUT;
     let waiting = look_at(overdue - Duration::from_nanos(1), phase.clone(), &seen);
-    assert_eq!(waiting, (phase.clone(), stop_with(POLICY.cancel_grace)));
+    assert_eq!(waiting, (phase.clone(), stop_with(POLICY.rules.graces.cancel)));
     assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(PodSelection::Unended)]));
 }
 
@@ -122,9 +122,9 @@ fn a_job_is_finished_when_its_last_pod_has_ended_and_pods_that_do_not_end_are_de
     let releasing = || JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     let finished = || JobPhase::Finished { result: JobResult::Succeeded };
     let deleting = || vec![Action::DeletePods(PodSelection::Live)];
-    let (overdue, long_after) = (SINCE + POLICY.release_timeout, SINCE * 1000);
+    let (overdue, long_after) = (SINCE + RELEASE_TIMEOUT, SINCE * 1000);
     let occupied = with_pods(&[Occupied]);
-    let going = || fixed(vec![Member { deletion: Asked, ..occupied.places()[0].clone() }]);
+    let going = || fixed(vec![observed(&occupied.places()[0], |seen| seen.deletion = Asked)]);
     for (now, phase, gang, expected) in [
         (SOON, releasing(), with_pods(&[Ended, Live]), (releasing(), vec![Action::ReleasePods])),
         (SOON, releasing(), with_pods(&[Ended, Ended]), (finished(), vec![])),
@@ -139,7 +139,7 @@ fn a_job_is_finished_when_its_last_pod_has_ended_and_pods_that_do_not_end_are_de
         (
             long_after,
             finished(),
-            fixed(vec![member("worker-0", Exited(FIRST, exit(1, 1)), Ended)]),
+            fixed(vec![place("worker-0", Exited(FIRST, exit(1, 1)), Ended)]),
             (finished(), vec![]),
         ),
     ] {

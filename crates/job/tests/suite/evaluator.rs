@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Place};
 use job::observation::LostRun;
 use job::observation::Presence::{self, Absent, Live};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, next_look};
-use job::policy::Policy;
+use job::policy::{Policy, RELEASE_TIMEOUT};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Lost, Requested, Running};
 use protocol::run_policy::RestartRule;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SOON, create, delete, ending_of, exit, exited, fixed, id, lost, member, running, seen, step,
+    FIRST, POLICY, SOON, changed, create, delete, ending_of, exit, exited, fixed, id, lost, place, running, seen, step,
     stopped, was_lost, with_restarts,
 };
 
 /// A worker and an evaluator of a running gang. The evaluator has failed so often before.
-fn beside(worker: ReplicaPhase, evaluator: ReplicaPhase, pod: Presence, failed_alone: u32) -> Gang {
-    fixed(vec![member("worker-0", worker, Live), Member { failed_alone, ..member("evaluator-0", evaluator, pod) }])
+fn beside(worker: ReplicaPhase, evaluator: ReplicaPhase, pod: Presence, failed_alone: u32) -> Gang<'static> {
+    fixed(vec![place("worker-0", worker, Live), Place { failed_alone, ..place("evaluator-0", evaluator, pod) }])
 }
 
 /// The gang after the evaluator's pod was replaced. The new pod takes part in no start yet.
-fn replaced(phase: ReplicaPhase, pod: Presence) -> Gang {
+fn replaced(phase: ReplicaPhase, pod: Presence) -> Gang<'static> {
     let of_start = beside(Running(FIRST), Running(FIRST), Live, 0);
-    Gang::new(vec![of_start.places()[0].clone(), member("evaluator-0", phase, pod)], None)
+    Gang::new(vec![of_start.places()[0].clone(), place("evaluator-0", phase, pod)], None)
 }
 
-fn look_by(policy: &Policy, phase: JobPhase, gang: &Gang, now: Duration) -> (JobPhase, Vec<Action>) {
+fn look_by(policy: &Policy, phase: JobPhase, gang: &Gang<'_>, now: Duration) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, seen(gang, policy, now))
 }
 
@@ -49,7 +49,9 @@ fn an_evaluator_that_fails_starts_again_in_a_new_pod_while_the_others_train() {
 #[test]
 fn an_evaluator_ends_the_job_when_its_own_restarts_are_used_up_or_its_rule_forbids_one() {
     let stopped = Exited(FIRST, stopped(9));
-    let never = Policy { restart: [(id("evaluator-0").role, RestartRule::Never)].into(), ..with_restarts(3) };
+    let never = changed(with_restarts(3), |policy| {
+        policy.rules.retries.restart = [(id("evaluator-0").role, RestartRule::Never)].into()
+    });
     for (policy, failed_alone) in [(with_restarts(3), 3), (with_restarts(0), 0), (never, 0)] {
         let gang = beside(Running(FIRST), Exited(FIRST, exit(1, 5)), Live, failed_alone);
         let failure = exited("evaluator-0", exit(1, 5));
@@ -76,23 +78,25 @@ fn an_evaluator_that_cannot_be_reached_was_lost_with_its_pod_if_the_cluster_has_
     assert_eq!(Some(gang.cause(was_lost("evaluator-0"))), gang.places()[1].failure());
 }
 
-fn replaced_after_success() -> Gang {
+fn replaced_after_success() -> Gang<'static> {
     let of_start = beside(Exited(FIRST, exit(0, 9)), Running(FIRST), Live, 0);
-    Gang::new(vec![of_start.places()[0].clone(), member("evaluator-0", Requested, Absent)], None)
+    Gang::new(vec![of_start.places()[0].clone(), place("evaluator-0", Requested, Absent)], None)
 }
 
 #[test]
 fn an_evaluator_may_go_on_after_the_training_has_succeeded_until_its_grace_ends() {
     let grace = Duration::from_secs(300);
-    let policy = Policy { evaluator_grace: grace, ..POLICY };
+    let policy = changed(POLICY, |policy| policy.rules.graces.evaluator = grace);
     let gang = beside(Exited(FIRST, exit(0, 5)), Running(FIRST), Live, 0);
-    let (train, all) =
-        (Action::StopTraining { grace: POLICY.success_grace }, Action::StopRuns { grace: POLICY.success_grace });
+    let (train, all) = (
+        Action::StopTraining { grace: POLICY.rules.graces.success },
+        Action::StopRuns { grace: POLICY.rules.graces.success },
+    );
     let (phase, actions) = look_by(&policy, running(), &gang, SOON);
     assert_eq!((ending_of(phase.clone()), actions), (Ending::Succeeded, vec![train.clone()]));
     assert_eq!(next_look(&phase, &[], seen(&gang, &policy, SOON + Duration::from_secs(60))), Some(SOON + grace));
     let deleted = Action::DeletePods(PodSelection::Unended);
-    let limit = grace + POLICY.success_grace + POLICY.release_timeout;
+    let limit = grace + POLICY.rules.graces.success + RELEASE_TIMEOUT;
     for (after, action) in [(grace - Duration::from_nanos(1), train), (grace, all.clone()), (limit, deleted)] {
         assert_eq!(look_by(&policy, phase.clone(), &gang, SOON + after).1, [action], "{after:?}");
     }

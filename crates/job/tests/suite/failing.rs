@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use job::gang::Member;
+use job::gang::Place;
 use job::observation::{LostRun, PodDeletion};
 use job::phase::{Action, Ending, JobPhase, StartStage};
+use job::policy::STOP_GRACE;
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, cancel, exit, exited, fixed, found, gang, look, lost, pending, running, starting, stop_with,
-    stopped, stopping, stopping_unstarted, was_lost, workers,
+    FIRST, POLICY, SINCE, cancel, exit, exited, fixed, found, gang, look, lost, observed, pending, running, starting,
+    stop_with, stopped, stopping, stopping_unstarted, was_lost, workers,
 };
 
 /// The expected phase and actions after a failure: all runs are stopped without grace.
@@ -93,9 +94,9 @@ fn the_cause_of_a_failure_is_the_first_failure_that_all_reports_together_show() 
 fn a_pod_that_the_master_deletes_after_a_script_has_left_is_not_the_cause() {
     let left = Exited(FIRST, exit(75, 10));
     let mut members = workers(&[lost(), left]).places().to_vec();
-    let cause = |members: &[Member]| fixed(members.to_vec()).cause(exited("worker-1", exit(75, 10)));
+    let cause = |members: &[Place<'static>]| fixed(members.to_vec()).cause(exited("worker-1", exit(75, 10)));
     assert_eq!(cause(&members), was_lost("worker-0"));
-    members[0].deletion = PodDeletion::Asked;
+    members[0] = observed(&members[0], |seen| seen.deletion = PodDeletion::Asked);
     assert_eq!(cause(&members), exited("worker-1", exit(75, 10)));
     members[0].phase = Exited(FIRST, exit(1, 9));
     assert_eq!(cause(&members), exited("worker-0", exit(1, 9)), "the script had failed before its pod was deleted");
@@ -127,7 +128,7 @@ fn a_failure_during_the_stop_does_not_change_a_success_or_a_cancel() {
 #[test]
 fn a_cancel_before_the_first_start_stops_the_job() {
     for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
-        let expected = (stopping_unstarted(Ending::Cancelled), stop_with(POLICY.cancel_grace));
+        let expected = (stopping_unstarted(Ending::Cancelled), stop_with(POLICY.rules.graces.cancel));
         assert_eq!(cancel(pending(), &seen), expected);
     }
 }
@@ -136,7 +137,7 @@ fn a_cancel_before_the_first_start_stops_the_job() {
 fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
     let seen = workers(&[Configured(FIRST), Running(FIRST)]);
     for phase in [starting(StartStage::Configuring), starting(StartStage::Launching), running()] {
-        let expected = (stopping(Ending::Cancelled), stop_with(POLICY.cancel_grace));
+        let expected = (stopping(Ending::Cancelled), stop_with(POLICY.rules.graces.cancel));
         assert_eq!(cancel(phase, &seen), expected);
     }
 }
@@ -144,7 +145,7 @@ fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
 #[test]
 fn a_cancel_that_is_observed_together_with_the_last_exit_cancels_the_job() {
     let seen = workers(&[Exited(FIRST, exit(0, 1))]);
-    assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.cancel_grace)));
+    assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.rules.graces.cancel)));
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn a_cancel_changes_nothing_after_the_end_is_decided() {
     let seen = workers(&[Running(FIRST)]);
     let failure = exited("worker-0", exit(1, 1));
     let decided =
-        [(stopping(Ending::Succeeded), POLICY.stop_grace), (stopping(Ending::Failed(failure.clone())), Duration::ZERO)];
+        [(stopping(Ending::Succeeded), STOP_GRACE), (stopping(Ending::Failed(failure.clone())), Duration::ZERO)];
     for (phase, grace) in decided {
         assert_eq!(cancel(phase.clone(), &seen), (phase, stop_with(grace)));
     }

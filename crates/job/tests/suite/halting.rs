@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, HelperUse, Member};
+use job::gang::{Gang, HelperUse, Place};
 use job::observation::{AgentState, Observation};
 use job::phase::{
     Action, Attempt, Ending, Gathering, Halt, JobEvent, JobPhase, Known, PodSelection, Restart, StartStage, Stop, begin,
 };
-use job::policy::{Deadline, Policy};
+use job::policy::{Deadline, Policy, RELEASE_TIMEOUT};
 use job::replica::ReplicaPhase::{Exited, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
@@ -15,8 +15,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, exit, exited, fixed, id, lost, pending, reported, running_pod, seen,
-    seen_anew, step, stop_with, stopped, stopping, was_lost, with_restarts, workers,
+    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, changed, exit, exited, fixed, found_place, id, lost, pending,
+    reported, running_pod, seen, seen_anew, step, stop_with, stopped, stopping, was_lost, with_restarts, workers,
 };
 
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(500);
 
 /// The policy of a job that waits for new code after a failure, and that may restart `max_restarts` times.
 fn halting(max_restarts: u32) -> Policy {
-    Policy { halt: Some(WAIT), ..with_restarts(max_restarts) }
+    changed(with_restarts(max_restarts), |policy| policy.rules.retries.halt = Some(WAIT))
 }
 
 /// The failure of worker-1.
@@ -33,7 +33,7 @@ fn failure() -> Failure {
 }
 
 /// The gang after [`failure`], when all runs are dead.
-fn dead() -> Gang {
+fn dead() -> Gang<'static> {
     workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(1, 9))])
 }
 
@@ -43,7 +43,7 @@ fn halted(pushes: u32) -> JobPhase {
     JobPhase::Halted(Halt { generation: FIRST, next, failure: failure(), fingerprint: None, pushes, until })
 }
 
-fn look_at(now: Duration, phase: JobPhase, gang: &Gang, policy: &Policy) -> (JobPhase, Vec<Action>) {
+fn look_at(now: Duration, phase: JobPhase, gang: &Gang<'_>, policy: &Policy) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, seen(gang, policy, now))
 }
 
@@ -77,7 +77,7 @@ fn a_job_waits_for_new_code_only_after_a_failure_of_its_script() {
         (Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None }, HelperUse::None, false),
         (Failure::DeadlineExceeded { after_seconds: 1 }, HelperUse::None, false),
     ];
-    let strict = Policy { no_retry_exit_codes: [3].into(), ..halting(0) };
+    let strict = changed(halting(0), |policy| policy.rules.retries.no_retry_exit_codes = [3].into());
     for (failure, helper, waits) in cases {
         assert_eq!(strict.wait_after(&failure, helper), waits.then_some(WAIT), "{failure:?}, {helper:?}");
         assert_eq!(POLICY.wait_after(&failure, helper), None);
@@ -86,7 +86,7 @@ fn a_job_waits_for_new_code_only_after_a_failure_of_its_script() {
 
 #[test]
 fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
-    let pushed = Policy { pushes: 1, ..halting(0) };
+    let pushed = changed(halting(0), |policy| policy.wishes.pushes = 1);
     let again = JobPhase::Restarting(Restart { next: AGAIN, is_empty: false, until: SOON, since: SOON });
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
     assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "the failed code ends the wait");
@@ -104,7 +104,7 @@ fn without_new_code_the_failure_is_judged_at_the_end_of_the_wait_or_at_the_deadl
     assert_eq!(look_at(early, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
     assert_eq!(look_at(late, halted(0), &dead(), &halting(0)), concluded(late));
     let at = SOON + Duration::from_secs(1);
-    let hurried = Policy { deadline: Some(Deadline { at, given: at }), ..halting(0) };
+    let hurried = changed(halting(0), |policy| policy.wishes.deadline = Some(Deadline { at, given: at }));
     assert_eq!(halted(0).deadline(&hurried), Some(at));
     assert_eq!(look_at(at, halted(0), &dead(), &hurried), concluded(at));
 
@@ -116,12 +116,12 @@ fn without_new_code_the_failure_is_judged_at_the_end_of_the_wait_or_at_the_deadl
 
 #[test]
 fn a_halted_job_can_be_cancelled_and_suspended() {
-    let (gang, suspended) = (dead(), Policy { is_suspended: true, ..halting(0) });
+    let (gang, suspended) = (dead(), changed(halting(0), |policy| policy.wishes.is_suspended = true));
     let (phase, _) = step(halted(0), JobEvent::CancelWished, seen(&gang, &halting(0), SOON));
     assert_eq!(phase, stopping(Ending::Cancelled));
     let (phase, _) = look_at(SOON, halted(0), &gang, &suspended);
     // Every script is dead, so no script lacks the helper.
-    let (next, grace) = (AGAIN, POLICY.saving_grace);
+    let (next, grace) = (AGAIN, POLICY.rules.graces.saving);
     let (generation, ending) = (Some(FIRST), Ending::Suspended);
     assert_eq!(
         phase,
@@ -145,7 +145,7 @@ fn a_run_that_appears_while_the_job_waits_for_code_is_stopped_and_later_its_pod_
     assert_eq!(look(SOON, &halting(0)), (halted(0), stop_with(Duration::ZERO)));
     let deleted = || (halted(0), vec![Action::DeletePods(PodSelection::Unended)]);
     assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "after the wait, the pod of the late run is not deleted");
-    assert_eq!(look(SOON, &Policy { pushes: 1, ..halting(0) }), deleted());
+    assert_eq!(look(SOON, &changed(halting(0), |policy| policy.wishes.pushes = 1)), deleted());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_new_master_reports_the_recorded_failure_after_the_recorded_wait_although_th
 fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() {
     let now = Duration::ZERO;
     let JobPhase::Halted(halt) = halted(0) else { panic!("the phase is not Halted") };
-    let late = Policy { deadline: Some(Deadline { at: now, given: SOON }), ..halting(0) };
+    let late = changed(halting(0), |policy| policy.wishes.deadline = Some(Deadline { at: now, given: SOON }));
     for (policy, until) in [(halting(0), now), (late, now + WAIT)] {
         let phase = || JobPhase::Halted(Halt { until, ..halt.clone() });
         let look = |now, other| {
@@ -176,14 +176,14 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
         };
         assert!(!look(now, Scheduled), "the job ends before an agent has answered");
         assert!(look(now, Exited(FIRST, stopped(10))), "the job waits after all agents have answered");
-        assert!(look(policy.release_timeout, Scheduled), "the job still waits for a report after `release_timeout`");
+        assert!(look(RELEASE_TIMEOUT, Scheduled), "the job still waits for a report after `release_timeout`");
     }
 }
 
 /// A worker as a new master observes it.
-fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
+fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Place<'static> {
     let seen = Observation { agent, is_found: true, ..running_pod() };
-    Member::of(id(&format!("worker-{index}")), &seen, horizon)
+    found_place(id(&format!("worker-{index}")), seen, horizon)
 }
 
 /// An agent that was configured for `generation` after this number of pushes. If `exit` is given, the run has ended.
@@ -194,7 +194,7 @@ fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> Agen
 }
 
 /// A worker whose agent reports the end of its run in the first start. A user had pushed once before this start.
-fn ended(index: u32, report: ExitReport) -> Member {
+fn ended(index: u32, report: ExitReport) -> Place<'static> {
     found(index, status(FIRST, 1, Some(report)), None)
 }
 
@@ -202,7 +202,7 @@ fn ended(index: u32, report: ExitReport) -> Member {
 fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_record() {
     let gang = fixed(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
     for (pushes, starts_again) in [(1, false), (2, true)] {
-        let policy = Policy { pushes, ..halting(0) };
+        let policy = changed(halting(0), |policy| policy.wishes.pushes = pushes);
         let seen = seen_anew(&gang, &policy, SOON);
         let look = |phase| step(phase, JobEvent::Observed, seen).0;
         let (halted, actions) = step(look(pending()), JobEvent::Observed, seen);
@@ -217,17 +217,17 @@ fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_rec
 }
 
 /// An agent that was stopped after it was configured and before it started its run.
-fn called_back(index: u32, generation: Generation, pushes: u32, horizon: Option<Generation>) -> Member {
+fn called_back(index: u32, generation: Generation, pushes: u32, horizon: Option<Generation>) -> Place<'static> {
     let never = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(10) };
     found(index, status(generation, pushes, Some(never)), horizon)
 }
 
 #[test]
 fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configuring_and_records_no_failure() {
-    let policies = [POLICY, halting(0)].map(|policy| Policy { pushes: 1, ..policy });
+    let policies = [POLICY, halting(0)].map(|policy| changed(policy, |policy| policy.wishes.pushes = 1));
     // `end` is how the old runs ended: stopped, or failed because another script was stopped.
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
-        let look = |phase, members: Vec<Member>| {
+        let look = |phase, members: Vec<Place<'static>>| {
             let gang = fixed(members);
             step(phase, JobEvent::Observed, seen_anew(&gang, policy, SOON))
         };

@@ -9,10 +9,12 @@ use protocol::batching::Batching;
 use protocol::failure::{FailedStart, Failure, Restarts, TooLargeBatch};
 use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::progress::Progress;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, NO_RESTARTS, SOON, exit, exited, fixed, id, seen, step, stopped, stopping, with_restarts, workers,
+    FIRST, NO_RESTARTS, SOON, exit, exited, fixed, id, seen, step, stopped, stopping, with_progress, with_restarts,
+    workers,
 };
 
 fn spec(mut batching: Batching, (min, max): (Option<u32>, u32)) -> JobSpec {
@@ -106,7 +108,7 @@ fn an_elastic_job_starts_only_with_enough_memory() {
 /// What follows when worker-1 ends for lack of memory twice in the same way, with this consequence for its batch.
 fn judged(too_large: Option<TooLargeBatch>) -> (JobPhase, FailedStart) {
     let mut members = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, out_of_memory())]).places().to_vec();
-    members[1].reported = Some((12, 0));
+    members[1] = with_progress(&members[1], Progress { step: Some(12), ..Progress::default() });
     let mut gang = fixed(members);
     assert_eq!(gang.out_of_memory().collect::<Vec<_>>(), [(id("worker-1"), FIRST)]);
     gang.note_too_large(too_large.into_iter().collect());

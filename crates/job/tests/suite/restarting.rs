@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Place};
 use job::observation::Presence::{Absent, Ended, Live};
 use job::observation::{Enrolled, LostRun, Observation, PodDeletion};
 use job::phase::{
@@ -18,9 +18,9 @@ use protocol::run_policy::{CleanPods, OnStartTimeout};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, begin_start, create, delete, ending_of, exit, exited,
-    fixed, id, lost, member, pending, reported, restarting, running, running_pod, seen, starting, status, step,
-    stop_with, stopped, stopping, stopping_unstarted, was_lost, with_pods, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, begin_start, changed, create, delete, ending_of, exit,
+    exited, fixed, id, lost, observed, pending, place, reported, restarting, running, running_pod, seen, starting,
+    status, step, stop_with, stopped, stopping, stopping_unstarted, was_lost, with_pods, with_restarts, workers,
 };
 
 /// The second start of a job under its first master.
@@ -29,11 +29,11 @@ const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 const THREE: Policy = with_restarts(3);
 
 /// One step that observes the gang under `policy`, after `counted` restarts that count.
-fn look(phase: JobPhase, gang: &Gang, policy: &Policy, counted: u32) -> (JobPhase, Vec<Action>) {
+fn look(phase: JobPhase, gang: &Gang<'_>, policy: &Policy, counted: u32) -> (JobPhase, Vec<Action>) {
     look_at(SOON, phase, gang, (policy, counted))
 }
 
-fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -> (JobPhase, Vec<Action>) {
+fn look_at(now: Duration, phase: JobPhase, gang: &Gang<'_>, rules: (&Policy, u32)) -> (JobPhase, Vec<Action>) {
     let (policy, counted) = rules;
     let restarts = Restarts { counted, ..NO_RESTARTS.clone() };
     step(phase, JobEvent::Observed, Seen { restarts: &restarts, ..seen(gang, policy, now) })
@@ -87,10 +87,10 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
     let failure = exited("worker-1", exit(3, 9));
     let dead = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(3, 9))]);
     let stopping = stopping(Ending::Failed(failure.clone()));
-    assert_eq!(look(stopping, &dead, &THREE, 0), restarted_after(failure, POLICY.backoff));
+    assert_eq!(look(stopping, &dead, &THREE, 0), restarted_after(failure, POLICY.rules.retries.backoff));
 
     let fit = workers(&[Joined, Joined]);
-    let until = SOON + POLICY.backoff;
+    let until = SOON + POLICY.rules.retries.backoff;
     let begun = look_at(until, waiting(until), &fit, (&THREE, 1));
     assert_eq!(begun, (gathering_again(until), vec![]));
     let (phase, actions) = look_at(until, gathering_again(until), &fit, (&THREE, 1));
@@ -101,7 +101,7 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
 
 #[test]
 fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
-    let generous = Policy { max_restarts: u32::MAX, ..POLICY };
+    let generous = changed(POLICY, |policy| policy.rules.retries.max_restarts = u32::MAX);
     let failure = exited("worker-0", exit(1, 9));
     let dead = workers(&[Exited(FIRST, exit(1, 9))]);
     for (counted, pause) in [(0, 5), (1, 10), (2, 20), (5, 160), (6, 300), (7, 300), (40, 300), (4_000_000, 300)] {
@@ -112,7 +112,7 @@ fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
 
 #[test]
 fn when_all_runs_are_dead_the_job_restarts_or_fails_by_the_verdict_on_the_failure() {
-    let strict = Policy { no_retry_exit_codes: [2].into(), ..THREE };
+    let strict = changed(THREE, |policy| policy.rules.retries.no_retry_exit_codes = [2].into());
     let (crash, timeout) = (exited("worker-0", exit(1, 1)), timed_out(&["worker-1"]));
     let late = Failure::DeadlineExceeded { after_seconds: 3600 };
     let dead = || vec![Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2))];
@@ -129,7 +129,8 @@ fn when_all_runs_are_dead_the_job_restarts_or_fails_by_the_verdict_on_the_failur
         (late, dead(), 0, false),
     ] {
         let moved = look(stopping(Ending::Failed(failure.clone())), &workers(&replicas), &strict, counted);
-        let expected = if restarts { restarted_after(failure, POLICY.backoff) } else { concluded(failure) };
+        let expected =
+            if restarts { restarted_after(failure, POLICY.rules.retries.backoff) } else { concluded(failure) };
         assert_eq!(moved, expected, "after {counted} restarts");
     }
 }
@@ -138,14 +139,14 @@ fn when_all_runs_are_dead_the_job_restarts_or_fails_by_the_verdict_on_the_failur
 fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
     for state in [RunState::Running, RunState::Stopping] {
         let seen = Observation { agent: reported(status(state, FIRST, None)), ..running_pod() };
-        let member = Member::of(id("worker-0"), &seen, Some(AGAIN));
-        assert!(!member.is_fit() && !member.phase.has_joined(), "{member:?}");
+        let place = Place::of(id("worker-0"), &seen, Some(AGAIN));
+        assert!(!place.is_fit() && !place.phase.has_joined(), "{place:?}");
     }
 }
 
 #[test]
 fn nothing_is_created_before_the_pause_is_over() {
-    let until = SINCE + POLICY.backoff;
+    let until = SINCE + POLICY.rules.retries.backoff;
     let fit = workers(&[Joined, Joined]);
     let early = look_at(until - Duration::from_nanos(1), restarting(), &fit, (&THREE, 1));
     assert_eq!(early, (restarting(), vec![]));
@@ -163,14 +164,14 @@ fn unfit_pods_are_replaced_during_the_pause() {
 
 #[test]
 fn a_lost_pod_that_still_exists_after_the_pause_is_no_failure_of_the_next_start_and_its_start_timeout_names_it() {
-    let until = SINCE + POLICY.backoff;
-    let lost = Member { deletion: PodDeletion::Asked, ..member("worker-1", lost(), Live) };
-    let seen = fixed(vec![member("worker-0", Joined, Live), lost]);
+    let until = SINCE + POLICY.rules.retries.backoff;
+    let lost = observed(&place("worker-1", lost(), Live), |seen| seen.deletion = PodDeletion::Asked);
+    let seen = fixed(vec![place("worker-0", Joined, Live), lost]);
     let (gathering, actions) = look_at(until, restarting(), &seen, (&THREE, 1));
     assert_eq!((&gathering, actions), (&gathering_again(until), delete(&["worker-1"])));
     assert_eq!(look_at(until, gathering.clone(), &seen, (&THREE, 1)), (gathering.clone(), delete(&["worker-1"])));
 
-    let (phase, _) = look_at(until + POLICY.start_timeout, gathering, &seen, (&THREE, 1));
+    let (phase, _) = look_at(until + POLICY.rules.start_timeout, gathering, &seen, (&THREE, 1));
     assert_eq!(ending_of(phase), Ending::Failed(timed_out(&["worker-1"])));
 }
 
@@ -178,7 +179,7 @@ fn a_lost_pod_that_still_exists_after_the_pause_is_no_failure_of_the_next_start_
 fn a_pod_that_is_evicted_before_the_start_is_replaced_and_does_not_extend_the_start_timeout() {
     let seen = with_pods(&[(Joined, Live), (lost_by(Loss::Disrupted), Ended)]);
     assert_eq!(look(pending(), &seen, &POLICY, 0), (pending(), delete(&["worker-1"])));
-    assert_eq!(pending().deadline(&POLICY), Some(SINCE + POLICY.start_timeout));
+    assert_eq!(pending().deadline(&POLICY), Some(SINCE + POLICY.rules.start_timeout));
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn a_start_times_out_in_each_of_its_stages_and_names_the_missing_replicas() {
         (starting(StartStage::Configuring), vec![Configured(FIRST), Joined], vec!["worker-1"]),
         (starting(StartStage::Launching), vec![Running(FIRST), Configured(FIRST)], vec!["worker-1"]),
     ];
-    let late = SINCE + POLICY.start_timeout;
+    let late = SINCE + POLICY.rules.start_timeout;
     for (phase, members, missing) in stages {
         let early = look_at(late - Duration::from_nanos(1), phase.clone(), &workers(&members), (&THREE, 0));
         assert_eq!(early, (phase.clone(), vec![]));
@@ -207,9 +208,9 @@ fn a_start_times_out_in_each_of_its_stages_and_names_the_missing_replicas() {
 
 #[test]
 fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
-    let requeue = Policy { on_start_timeout: OnStartTimeout::Requeue, ..POLICY };
+    let requeue = changed(POLICY, |policy| policy.rules.retries.on_start_timeout = OnStartTimeout::Requeue);
     let failure = timed_out(&["worker-1"]);
-    let until = SOON + POLICY.requeue_pause;
+    let until = SOON + POLICY.rules.retries.requeue_pause;
     let given_back = JobPhase::Restarting(Restart { next: AGAIN, is_empty: true, until, since: until });
     let actions = vec![Action::RecordRestart(failure.clone()), Action::DeletePods(PodSelection::All)];
     let held = workers(&[Joined, Requested]);
@@ -225,7 +226,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
 #[test]
 fn a_job_fails_at_its_deadline_while_it_waits_or_starts_or_runs() {
     let deadline = Deadline { at: seconds(102), given: seconds(3600) };
-    let hurried = Policy { deadline: Some(deadline), ..THREE };
+    let hurried = changed(THREE, |policy| policy.wishes.deadline = Some(deadline));
     let launching = workers(&[Running(FIRST), Configured(FIRST)]);
     let phases = [
         (pending(), workers(&[Joined, Scheduled])),
@@ -259,7 +260,7 @@ fn a_stopped_run_with_exit_code_0_has_not_succeeded() {
     let gang = workers(&[Exited(FIRST, saved)]);
     assert_eq!(look(running(), &gang, &POLICY, 0), (stopping(Ending::Failed(failure)), stop_with(Duration::ZERO)));
     // With a lease, the agent may have stopped the run, because it heard nothing from its master.
-    let leased = Policy { lease: Some(Lease::new(Duration::from_secs(5))), ..POLICY };
+    let leased = changed(POLICY, |policy| policy.rules.lease = Some(Lease::new(Duration::from_secs(5))));
     let (phase, _) = look(running(), &gang, &leased, 0);
     assert!(matches!(phase, JobPhase::Stopping(Stop { ending: Ending::Regroup, .. })), "{phase:?}");
 }
@@ -276,16 +277,16 @@ fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
         ending,
         since: SOON,
         evaluates_until: SOON,
-        grace: POLICY.cancel_grace,
+        grace: POLICY.rules.graces.cancel,
     });
-    assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.cancel_grace }]));
+    assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.rules.graces.cancel }]));
     let (phase, _) = step(phase, JobEvent::CancelWished, seen(&gang, &THREE, SOON));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }
 
 #[test]
 fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
-    let keep = Policy { clean_pods: CleanPods::None, ..POLICY };
+    let keep = changed(POLICY, |policy| policy.rules.clean_pods = CleanPods::None);
     let dead = workers(&[Exited(FIRST, exit(0, 1)), Exited(FIRST, stopped(2))]);
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
     let moved = look(stopping(Ending::Cancelled), &dead, &keep, 0);
@@ -300,7 +301,7 @@ fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
 
 #[test]
 fn with_clean_pods_all_every_pod_of_a_finished_job_is_deleted() {
-    let clean = Policy { clean_pods: CleanPods::All, ..POLICY };
+    let clean = changed(POLICY, |policy| policy.rules.clean_pods = CleanPods::All);
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     for left in [Live, Ended] {
         let seen = with_pods(&[(Exited(FIRST, exit(0, 1)), Absent), (Exited(FIRST, exit(0, 1)), left)]);
@@ -316,7 +317,7 @@ fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
     let failure = was_lost("worker-1");
     let failing = stopping_unstarted(Ending::Failed(failure.clone()));
     let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
-    let until = SOON + POLICY.backoff * 4;
+    let until = SOON + POLICY.rules.retries.backoff * 4;
     assert_eq!(phase, JobPhase::Restarting(Restart { next: FIRST, is_empty: false, until, since: until }));
     assert_eq!(actions, [vec![Action::RecordRestart(failure)], delete(&["worker-1"])].concat());
 }
@@ -325,8 +326,8 @@ fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
 fn a_pod_of_an_earlier_start_that_ends_between_two_starts_is_replaced_and_is_no_failure() {
     let ended = || ReplicaPhase::Lost(LostRun::broken("its agent ended with exit code 0"));
     let gang = |enrolled| {
-        let ended = Member { enrolled, ..member("worker-1", ended(), Ended) };
-        Gang::new(vec![member("worker-0", Joined, Live), ended], Some(AGAIN))
+        let ended = observed(&place("worker-1", ended(), Ended), |seen| seen.enrolled = enrolled);
+        Gang::new(vec![place("worker-0", Joined, Live), ended], Some(AGAIN))
     };
     let membership = Membership { seat: 1, of: 2, start: 0, pushes: 0 };
     let old = gang(Some(Enrolled { generation: FIRST, membership }));

@@ -6,7 +6,9 @@ use std::time::Duration;
 use job::gang::HelperUse;
 use job::observation::{Incarnation, Others, Pod, PodState};
 use job::policy::Budget::{Counted, Free};
-use job::policy::{Deadline, GangKind, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
+use job::policy::{
+    Deadline, GangKind, Graces, LEAVING_GRACE_MAX, Policy, Retries, Rules, STOP_GRACE, SuccessRule, Verdict, Wishes,
+};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
@@ -19,7 +21,7 @@ use protocol::run_policy::{
 };
 use serde_json::json;
 
-use crate::support::{NO_RESTARTS, exit, exited, id, stopped};
+use crate::support::{NO_RESTARTS, changed, exit, exited, id, stopped};
 
 fn spec(strategy: Strategy, chief_num: Option<u32>, run_policy: RunPolicy) -> JobSpec {
     let request = JobRequest::new("job".parse().expect("not a job's name"), strategy);
@@ -54,15 +56,14 @@ fn the_policy_of_a_job_follows_its_spec() {
         on_unreachable: OnUnreachable::Wait,
         lease_seconds: 5,
     };
-    let expected = Policy {
-        start_timeout: Duration::from_secs(60),
-        stop_grace: STOP_GRACE,
-        cancel_grace: Duration::from_secs(10),
-        success_grace: STOP_GRACE,
-        leaving_grace: LEAVING_GRACE_MAX,
-        saving_grace: Duration::from_secs(30),
-        release_timeout: RELEASE_TIMEOUT,
-        success: SuccessRule::Decider(id("worker-0")),
+    let graces = Graces {
+        cancel: Duration::from_secs(10),
+        success: STOP_GRACE,
+        leaving: LEAVING_GRACE_MAX,
+        saving: Duration::from_secs(30),
+        evaluator: Duration::from_secs(90),
+    };
+    let retries = Retries {
         max_restarts: 7,
         backoff: Duration::from_secs(11),
         no_retry_exit_codes: [2, 3].into(),
@@ -71,19 +72,25 @@ fn the_policy_of_a_job_follows_its_spec() {
         on_same_failure: OnSameFailure::Restart,
         on_start_timeout: OnStartTimeout::Requeue,
         requeue_pause: Duration::from_secs(60),
-        is_suspended: false,
-        pushes: 0,
-        deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
+    };
+    let rules = Rules {
+        start_timeout: Duration::from_secs(60),
+        graces,
+        retries,
+        success: SuccessRule::Decider(id("worker-0")),
         clean_pods: CleanPods::All,
         kind: GangKind::Fixed,
-        workers: Workers { min: 2, max: 2 },
-        gather: Duration::from_secs(10),
-        settle: Duration::from_millis(200),
         grow_interval: Some(Duration::from_secs(60)),
         evaluators_return: false, // the spec has no folder, so machines join it
-        evaluator_grace: Duration::from_secs(90),
         lease: None,
     };
+    let wishes = Wishes {
+        workers: Workers { min: 2, max: 2 },
+        pushes: 0,
+        is_suspended: false,
+        deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
+    };
+    let expected = Policy { rules, wishes };
     assert_eq!(of(chosen, 0, 128), expected);
 }
 
@@ -92,14 +99,14 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
     let hurried = RunPolicy { deadline_seconds: Some(3600), ..RunPolicy::default() };
     let given = Duration::from_secs(3600);
     for (age, left) in [(0, 3600), (3000, 600), (3600, 0), (9999, 0)] {
-        let deadline = of(hurried.clone(), age, 0).deadline;
+        let deadline = of(hurried.clone(), age, 0).wishes.deadline;
         assert_eq!(
             deadline,
             Some(Deadline { at: Duration::from_secs(left), given }),
             "wrong deadline {age} s after the job was accepted"
         );
     }
-    assert_eq!(of(RunPolicy::default(), 3000, 0).deadline, None);
+    assert_eq!(of(RunPolicy::default(), 3000, 0).wishes.deadline, None);
 }
 
 #[test]
@@ -128,7 +135,11 @@ fn the_rule_of_a_role_decides_which_failures_restart_the_job() {
 #[test]
 fn the_requeue_pause_of_jobs_differs_by_their_random_share() {
     let pause = |start_timeout_seconds, share| {
-        of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
+        of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share)
+            .rules
+            .retries
+            .requeue_pause
+            .as_millis()
     };
     assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
     assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "the pause is not 300 s times 0.5 to 1.5");
@@ -136,8 +147,9 @@ fn the_requeue_pause_of_jobs_differs_by_their_random_share() {
 
 #[test]
 fn the_default_success_rule_follows_from_strategy_and_roles() {
-    let rule =
-        |strategy, chief_num| Policy::of(&spec(strategy, chief_num, RunPolicy::default()), Duration::ZERO, 0).success;
+    let rule = |strategy, chief_num| {
+        Policy::of(&spec(strategy, chief_num, RunPolicy::default()), Duration::ZERO, 0).rules.success
+    };
     assert_eq!(rule(Strategy::AllReduce, None), SuccessRule::AllThatTrain);
     assert_eq!(rule(Strategy::AllReduce, Some(1)), SuccessRule::Decider(id("chief-0")));
     assert_eq!(rule(Strategy::ParameterServer, None), SuccessRule::Decider(id("chief-0")));
@@ -154,7 +166,7 @@ fn a_spec_can_choose_the_success_rule() {
     for (choice, rule) in chosen {
         let run_policy = RunPolicy { success_policy: Some(choice), ..RunPolicy::default() };
         let policy = Policy::of(&spec(Strategy::AllReduce, Some(1), run_policy), Duration::ZERO, 0);
-        assert_eq!(policy.success, rule, "{choice}");
+        assert_eq!(policy.rules.success, rule, "{choice}");
     }
 }
 
@@ -202,7 +214,10 @@ fn only_a_start_timeout_is_requeued() {
     let requeue = RunPolicy { on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
     let policy = of(requeue, 0, 128);
     let spent = Restarts { counted: 3, uncounted: 90, ..NO_RESTARTS.clone() };
-    assert_eq!(policy.verdict(&timed_out(), HelperUse::None, &spent), Verdict::Requeue { pause: policy.requeue_pause });
+    assert_eq!(
+        policy.verdict(&timed_out(), HelperUse::None, &spent),
+        Verdict::Requeue { pause: policy.rules.retries.requeue_pause }
+    );
     for failure in [lost(Loss::Hopeless), Failure::DeadlineExceeded { after_seconds: 1 }, lost(Loss::Broken)] {
         assert_eq!(policy.verdict(&failure, HelperUse::None, &spent), Verdict::GiveUp, "{failure}");
     }
@@ -220,8 +235,8 @@ fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
 fn exit_code_75_causes_a_restart_that_is_free_only_after_a_step() {
     let fixed = of(RunPolicy::default(), 0, 0);
     let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));
-    for policy in [Policy { kind: GangKind::Elastic, ..fixed.clone() }, fixed] {
-        let forbidden = Policy { no_retry_exit_codes: [75].into(), ..policy.clone() };
+    for policy in [changed(fixed.clone(), |policy| policy.rules.kind = GangKind::Elastic), fixed] {
+        let forbidden = changed(policy.clone(), |policy| policy.rules.retries.no_retry_exit_codes = [75].into());
         for (policy, failure, helper, budget) in [
             (&policy, &left, HelperUse::Stepped, Some(Free)),
             (&policy, &left, HelperUse::Begun, Some(Counted)),
@@ -248,13 +263,13 @@ fn after_a_success_the_grace_of_a_replica_with_a_template_is_that_of_its_pod() {
     let of_template = JobSpec { groups: vec![group], ..own.clone() };
     let graces = |spec: &JobSpec| {
         let policy = Policy::of(spec, Duration::ZERO, 0);
-        (policy.stop_grace, policy.success_grace, policy.cancel_grace)
+        (STOP_GRACE, policy.rules.graces.success, policy.rules.graces.cancel)
     };
     // Only a script on a machine without Kubernetes has time to save after Ctrl-C, if the user gives no time.
     assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE, Duration::from_secs(10)));
     assert_eq!(graces(&of_template), (STOP_GRACE, Duration::from_secs(30), STOP_GRACE));
     // In pods, only the template of a TFJob says what runs.
-    let returns = |spec: &JobSpec| Policy::of(spec, Duration::ZERO, 0).evaluators_return;
+    let returns = |spec: &JobSpec| Policy::of(spec, Duration::ZERO, 0).rules.evaluators_return;
     assert!(returns(&of_template) && !returns(&JobSpec { image: None, work_dir: None, code: None, ..own }));
 }
 
@@ -264,7 +279,11 @@ fn the_termination_grace_limits_a_save() {
         let own = spec(Strategy::AllReduce, None, RunPolicy::default());
         let options = PodOptions { termination_grace_seconds: NonZeroU32::new(seconds), ..PodOptions::default() };
         let policy = Policy::of(&JobSpec { pod: options, ..own }, Duration::ZERO, 0);
-        (policy.leaving_grace.as_secs(), policy.saving_grace.as_secs(), policy.cancel_grace.as_secs())
+        (
+            policy.rules.graces.leaving.as_secs(),
+            policy.rules.graces.saving.as_secs(),
+            policy.rules.graces.cancel.as_secs(),
+        )
     };
     assert_eq!(graces(120), (10, 120, 120));
     assert_eq!(graces(6), (6, 6, 6));

@@ -9,11 +9,13 @@ use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{FailedStart, Failure, Fingerprint, Restarts};
 use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::progress::Progress;
 use protocol::run_policy::{OnSameFailure, RunPolicy};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, NO_RESTARTS, SOON, exit, exited, fixed, id, lost, seen, step, stopped, stopping, with_restarts, workers,
+    FIRST, NO_RESTARTS, SOON, changed, exit, exited, fixed, id, lost, seen, step, stopped, stopping, with_progress,
+    with_restarts, workers,
 };
 
 /// An exit with code 1 after this exception.
@@ -22,9 +24,9 @@ fn raised(exception: &str) -> ExitReport {
 }
 
 /// A gang of two in which worker-1 has failed, after its script had reported this step.
-fn failed_gang(exit: ExitReport, step: Option<u64>) -> (Failure, Gang) {
+fn failed_gang(exit: ExitReport, step: Option<u64>) -> (Failure, Gang<'static>) {
     let mut members = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit.clone())]).places().to_vec();
-    members[1].reported = step.map(|step| (step, 0));
+    members[1] = with_progress(&members[1], Progress { step, ..Progress::default() });
     (exited("worker-1", exit), fixed(members))
 }
 
@@ -67,11 +69,11 @@ fn the_same_exception_at_the_same_step_twice_in_a_row_fails_the_job() {
 
 #[test]
 fn with_retry_same_and_for_tfjobs_the_budget_alone_limits_the_restarts() {
-    let policy = Policy { on_same_failure: OnSameFailure::Restart, ..with_restarts(3) };
+    let policy = changed(with_restarts(3), |policy| policy.rules.retries.on_same_failure = OnSameFailure::Restart);
     assert!(restarts_after(SHAPE, Some(12), &policy, &after(SHAPE, Some(12), true)));
     let mut spec = JobSpec::try_from(JobRequest::new("same".parse().expect("a valid name"), Strategy::AllReduce))
         .expect("a valid request");
-    let rule = |spec: &JobSpec| Policy::of(spec, std::time::Duration::ZERO, 0).on_same_failure;
+    let rule = |spec: &JobSpec| Policy::of(spec, std::time::Duration::ZERO, 0).rules.retries.on_same_failure;
     assert_eq!((spec.strategy, rule(&spec)), (Strategy::AllReduce, OnSameFailure::Stop));
     spec.run_policy = RunPolicy { on_same_failure: OnSameFailure::Restart, ..RunPolicy::default() };
     assert_eq!(rule(&spec), OnSameFailure::Restart);

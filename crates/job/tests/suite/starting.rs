@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use job::observation::Presence::{Absent, Live};
 use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, Seen, StartStage, next_look};
-use job::policy::Policy;
+use job::policy::{RELEASE_TIMEOUT, STOP_GRACE};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use job::turns::Turn;
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::support::{
-    FIRST, GATHERING, POLICY, SINCE, SOON, absent, begin_start, begun, create, ending_of, exit, exited, look, look_at,
-    lost, pending, restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
+    FIRST, GATHERING, POLICY, SINCE, SOON, absent, begin_start, begun, changed, create, ending_of, exit, exited, look,
+    look_at, lost, pending, restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
@@ -29,16 +29,16 @@ fn a_new_job_creates_the_pods_that_do_not_exist() {
 #[test]
 fn the_start_timeout_does_not_run_while_a_gang_waits_for_an_earlier_one() {
     let (gang, held) = (absent(2), Turn::Hold(Some("earlier".parse().expect("a valid name"))));
-    let held_until = SINCE + 10 * POLICY.start_timeout;
+    let held_until = SINCE + 10 * POLICY.rules.start_timeout;
     let mut phase = pending();
-    for now in [SOON, SINCE + POLICY.start_timeout, held_until] {
+    for now in [SOON, SINCE + POLICY.rules.start_timeout, held_until] {
         let (next, actions) = step(phase, JobEvent::Observed, Seen { turn: &held, ..seen(&gang, &POLICY, now) });
         assert_eq!((next.deadline(&POLICY), actions), (None, vec![]));
         phase = next;
     }
     let (phase, _) = look_at(held_until, phase, &gang);
     assert_eq!(phase, JobPhase::Pending { gathering: GATHERING, since: held_until });
-    let (phase, _) = look_at(held_until + POLICY.start_timeout, phase, &gang);
+    let (phase, _) = look_at(held_until + POLICY.rules.start_timeout, phase, &gang);
     assert!(matches!(ending_of(phase), Ending::Failed(Failure::StartTimeout { .. })));
 }
 
@@ -48,14 +48,14 @@ fn a_requested_pod_that_is_not_listed_in_time_is_requested_again() {
     let policy = POLICY;
     let seen = seen(&gang, &policy, SOON);
     let (phase, actions) = step(pending(), JobEvent::Observed, seen);
-    assert_eq!(next_look(&phase, &actions, seen), Some(SOON + policy.release_timeout));
+    assert_eq!(next_look(&phase, &actions, seen), Some(SOON + RELEASE_TIMEOUT));
 }
 
 #[test]
 fn a_suspended_job_creates_no_pods() {
-    let suspended = Policy { is_suspended: true, ..POLICY };
+    let suspended = changed(POLICY, |policy| policy.wishes.is_suspended = true);
     let (phase, actions) = step(pending(), JobEvent::Observed, seen(&absent(2), &suspended, SOON));
-    assert_eq!(actions, stop_with(POLICY.stop_grace), "{phase:?}");
+    assert_eq!(actions, stop_with(STOP_GRACE), "{phase:?}");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_start_goes_on_when_all_agents_are_ready_for_its_next_stage() {
         (launching.clone(), vec![Running(FIRST), Running(FIRST)], Some((running(), vec![]))),
         (launching.clone(), vec![ended(), Running(FIRST)], Some((running(), vec![]))),
         // Nobody has seen the gang run.
-        (launching, vec![ended(), ended()], Some((stopping(Ending::Succeeded), stop_with(POLICY.stop_grace)))),
+        (launching, vec![ended(), ended()], Some((stopping(Ending::Succeeded), stop_with(STOP_GRACE)))),
     ] {
         let expected = after.unwrap_or_else(|| (before.clone(), vec![]));
         assert_eq!(look(before.clone(), &workers(&replicas)), expected, "{before:?}: {replicas:?}");
@@ -95,7 +95,7 @@ fn a_start_goes_on_when_all_agents_are_ready_for_its_next_stage() {
 
 #[test]
 fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_scripts_are_started() {
-    let pushed = Policy { pushes: 1, ..POLICY };
+    let pushed = changed(POLICY, |policy| policy.wishes.pushes = 1);
     let gang = workers(&[Configured(FIRST), Joined]);
     let at = |stage| step(starting(stage), JobEvent::Observed, seen(&gang, &pushed, SOON));
     let next = JobPhase::Restarting(Restart { next: FIRST.next(), is_empty: false, until: SOON, since: SOON });
@@ -105,7 +105,7 @@ fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_
 
 #[test]
 fn a_gang_that_is_complete_exactly_at_the_start_timeout_is_configured() {
-    let last = SINCE + POLICY.start_timeout;
+    let last = SINCE + POLICY.rules.start_timeout;
     let moved = look_at(last, pending(), &workers(&[Joined, Joined]));
     assert_eq!(moved, (starting_since(last, StartStage::Configuring), begin_start(FIRST, 2)));
 }
@@ -119,12 +119,12 @@ fn each_phase_of_a_job_without_a_deadline_has_the_expected_time_limit() {
     assert_eq!(deadline(starting(StartStage::Launching)), Some(700));
     assert_eq!(deadline(restarting()), Some(105));
     assert_eq!(deadline(running()), None);
-    assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 4 + 20));
-    assert_eq!(deadline(stopping(Ending::Succeeded)), Some(SOON.as_secs() + 3 + 20));
+    assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 4 + 15));
+    assert_eq!(deadline(stopping(Ending::Succeeded)), Some(SOON.as_secs() + 2 + 15));
     let failed = Ending::Failed(exited("worker-0", exit(1, 9)));
-    assert_eq!(deadline(stopping(failed)), Some(SOON.as_secs() + 20));
-    assert_eq!(deadline(stopping(Ending::Regroup)), Some(SOON.as_secs() + 3 + 20));
-    assert_eq!(deadline(releasing), Some(120));
+    assert_eq!(deadline(stopping(failed)), Some(SOON.as_secs() + 15));
+    assert_eq!(deadline(stopping(Ending::Regroup)), Some(SOON.as_secs() + 2 + 15));
+    assert_eq!(deadline(releasing), Some(115));
     assert_eq!(deadline(JobPhase::Finished { result: JobResult::Succeeded }), None);
 }
 

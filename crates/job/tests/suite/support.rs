@@ -1,15 +1,15 @@
-//! Helpers of these tests: members in any phase, gangs, and calls of `step`.
+//! Helpers of these tests: replicas in any phase, gangs, and calls of `step`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
-use job::observation::{Addresses, AgentState, Enrolled, LostRun, Observation, PodState, Presence};
+use job::gang::{Gang, Place};
+use job::observation::{Addresses, AgentState, Enrolled, LostRun, Observation, Others, PodState, Presence};
 use job::phase::{
     Action, Attempt, Ending, Gathering, JobEvent, JobPhase, Known, Restart, Seen, StartStage, Stop, begin,
 };
-use job::policy::{GangKind, Policy, SuccessRule};
+use job::policy::{GangKind, Graces, Policy, Retries, Rules, STOP_GRACE, SuccessRule, Wishes};
 use job::replica::ReplicaPhase;
 use job::roster::{Choice, choose};
 use job::turns::Turn;
@@ -19,6 +19,7 @@ use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+use protocol::progress::Progress;
 use protocol::run_policy::{CleanPods, OnSameFailure, OnStartTimeout};
 use protocol::view::JobResult;
 
@@ -32,20 +33,19 @@ pub(crate) const SINCE: Duration = Duration::from_secs(100);
 pub(crate) const SOON: Duration = Duration::from_secs(101);
 
 /// The policy of the tests: all replicas that train must succeed, and a failure is final. All times differ, except that
-/// `stop_grace` and `success_grace` are equal.
+/// the grace after a success is [`STOP_GRACE`].
 pub(crate) const POLICY: Policy = with_restarts(0);
 
 /// [`POLICY`] with this number of restarts.
 pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
-    Policy {
-        start_timeout: Duration::from_secs(600),
-        stop_grace: Duration::from_secs(3),
-        cancel_grace: Duration::from_secs(4),
-        success_grace: Duration::from_secs(3),
-        leaving_grace: Duration::from_secs(12),
-        saving_grace: Duration::from_secs(40),
-        release_timeout: Duration::from_secs(20),
-        success: SuccessRule::AllThatTrain,
+    let graces = Graces {
+        cancel: Duration::from_secs(4),
+        success: STOP_GRACE,
+        leaving: Duration::from_secs(12),
+        saving: Duration::from_secs(40),
+        evaluator: Duration::ZERO,
+    };
+    let retries = Retries {
         max_restarts,
         backoff: Duration::from_secs(5),
         no_retry_exit_codes: BTreeSet::new(),
@@ -54,19 +54,26 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         on_same_failure: OnSameFailure::Stop,
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
-        is_suspended: false,
-        pushes: 0,
-        deadline: None,
+    };
+    let rules = Rules {
+        start_timeout: Duration::from_secs(600),
+        graces,
+        retries,
+        success: SuccessRule::AllThatTrain,
         clean_pods: CleanPods::Running,
         kind: GangKind::Fixed,
-        workers: Workers { min: 2, max: 2 },
-        gather: Duration::from_secs(10),
-        settle: Duration::from_millis(200),
         grow_interval: None,
         evaluators_return: true,
-        evaluator_grace: Duration::ZERO,
         lease: None,
-    }
+    };
+    let workers = Workers { min: 2, max: 2 };
+    Policy { rules, wishes: Wishes { workers, pushes: 0, is_suspended: false, deadline: None } }
+}
+
+/// The policy after this change.
+pub(crate) fn changed(mut policy: Policy, change: impl FnOnce(&mut Policy)) -> Policy {
+    change(&mut policy);
+    policy
 }
 
 /// The restarts of a job in which no start has failed.
@@ -84,75 +91,105 @@ pub(crate) fn id(text: &str) -> ReplicaId {
 }
 
 /// A gang of workers in these phases, worker-0 first.
-pub(crate) fn workers(phases: &[ReplicaPhase]) -> Gang {
+pub(crate) fn workers(phases: &[ReplicaPhase]) -> Gang<'static> {
     let names: Vec<String> = (0..phases.len()).map(|index| format!("worker-{index}")).collect();
     let members: Vec<(&str, ReplicaPhase)> = names.iter().map(String::as_str).zip(phases.iter().cloned()).collect();
     gang(&members)
 }
 
 /// A gang in which the pods of lost replicas have ended and all other pods are live.
-pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
+pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang<'static> {
     let pod = |phase: &ReplicaPhase| if phase.is_lost() { Presence::Ended } else { Presence::Live };
     gang_of(members.iter().map(|(name, phase)| (id(name), phase.clone(), pod(phase))).collect())
 }
 
 /// The gang of replicas in these phases and with these pods. All replicas take part in the newest start of a phase.
-fn gang_of(replicas: Vec<(ReplicaId, ReplicaPhase, Presence)>) -> Gang {
-    fixed(replicas.into_iter().map(|(id, phase, pod)| member_of(id, phase, pod)).collect())
+fn gang_of(replicas: Vec<(ReplicaId, ReplicaPhase, Presence)>) -> Gang<'static> {
+    fixed(replicas.into_iter().map(|(id, phase, pod)| place_of(id, phase, pod)).collect())
 }
 
-/// A replica that no master has deleted, and that takes part in no start.
-pub(crate) fn member(name: &str, phase: ReplicaPhase, pod: Presence) -> Member {
-    member_of(id(name), phase, pod)
+/// A replica that no master has deleted, and that takes part in no start. Its agent has not answered.
+pub(crate) fn place(name: &str, phase: ReplicaPhase, pod: Presence) -> Place<'static> {
+    place_of(id(name), phase, pod)
 }
 
-fn member_of(id: ReplicaId, phase: ReplicaPhase, pod: Presence) -> Member {
-    Member { phase, pod, ..Member::of(id, &Observation::NEW, None) }
+fn place_of(id: ReplicaId, phase: ReplicaPhase, pod: Presence) -> Place<'static> {
+    let ended = |others| PodState::Terminated { exit: None, reason: String::new(), others };
+    let pod = match pod {
+        Presence::Absent => None,
+        Presence::Live if phase == ReplicaPhase::Requested => Some(PodState::Pending { has_node: false, wait: None }),
+        Presence::Live => running_pod().pod,
+        Presence::Occupied => Some(ended(Others::Running)),
+        Presence::Ended => Some(ended(Others::Ended)),
+    };
+    Place { phase, ..found_place(id, Observation { pod, ..Observation::NEW }, None) }
+}
+
+/// A replica that is observed like this. The observation lives as long as the tests.
+pub(crate) fn found_place(id: ReplicaId, seen: Observation, horizon: Option<Generation>) -> Place<'static> {
+    Place::of(id, Box::leak(Box::new(seen)), horizon)
+}
+
+/// The replica in the same phase after a change of what is observed.
+pub(crate) fn observed(place: &Place<'_>, change: impl FnOnce(&mut Observation)) -> Place<'static> {
+    let mut seen = place.seen.clone();
+    change(&mut seen);
+    let Place { id, phase, create_at, failed_alone, seen: _ } = place.clone();
+    Place { phase, create_at, failed_alone, ..found_place(id, seen, None) }
+}
+
+/// The replica, whose script has reported this with the helper. The agent's answer says nothing else.
+pub(crate) fn with_progress(place: &Place<'_>, progress: Progress) -> Place<'static> {
+    let status = RunStatus { helper: Some(progress), ..RunStatus::idle("boot") };
+    observed(place, |seen| seen.agent = reported(status))
 }
 
 /// The gang of a fixed job. All replicas take part in the newest start of a phase, if the test does not say otherwise.
-pub(crate) fn fixed(mut members: Vec<Member>) -> Gang {
-    let of = u32::try_from(members.len()).expect("a test has few replicas");
-    if let Some(generation) = members.iter().filter_map(|member| member.phase.generation()).max() {
-        for member in &mut members {
-            let membership = Membership { seat: member.id.index, of, start: 0, pushes: 0 };
-            member.enrolled.get_or_insert(Enrolled { generation, membership });
+pub(crate) fn fixed(mut places: Vec<Place<'static>>) -> Gang<'static> {
+    let of = u32::try_from(places.len()).expect("a test has few replicas");
+    if let Some(generation) = places.iter().filter_map(|place| place.phase.generation()).max() {
+        for place in places.iter_mut().filter(|place| place.seen.enrolment().is_none()) {
+            let membership = Membership { seat: place.id.index, of, start: 0, pushes: 0 };
+            *place = observed(place, |seen| seen.enrolled = Some(Enrolled { generation, membership }));
         }
     }
-    Gang::new(members, None)
+    Gang::new(places, None)
 }
 
 /// The gang of workers that a new master finds in these phases, worker-0 first. Only an agent with a run of the newest
 /// start shows that it is a member.
-pub(crate) fn found(phases: &[ReplicaPhase]) -> Gang {
+pub(crate) fn found(phases: &[ReplicaPhase]) -> Gang<'static> {
     let of = u32::try_from(phases.len()).expect("a test has few replicas");
-    let member = |(seat, phase): (u32, &ReplicaPhase)| {
+    let found = |(seat, phase): (u32, &ReplicaPhase)| {
         let membership = Membership { seat, of, start: 0, pushes: 0 };
-        let enrolled = phase.generation().map(|generation| Enrolled { generation, membership });
         let may_run = matches!(phase, ReplicaPhase::Scheduled | ReplicaPhase::Running(_));
         let pod = if phase.is_lost() { Presence::Ended } else { Presence::Live };
-        Member { enrolled, may_run, is_found: true, ..member(&format!("worker-{seat}"), phase.clone(), pod) }
+        observed(&place(&format!("worker-{seat}"), phase.clone(), pod), |seen| {
+            seen.is_found = true;
+            seen.enrolled = phase.generation().map(|generation| Enrolled { generation, membership });
+            seen.agent = if may_run { AgentState::Silent } else { reported(RunStatus::idle("boot")) };
+        })
     };
-    Gang::new((0..).zip(phases).map(member).collect(), None)
+    Gang::new((0..).zip(phases).map(found).collect(), None)
 }
 
 /// One step of a job. A fixed job has as many workers as the gang.
 pub(crate) fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let workers = seen.gang.places().iter().filter(|place| place.id.role == Role::Worker).count();
     let count = u32::try_from(workers).expect("a test has few replicas");
-    let sized = Policy { workers: Workers { min: count, max: count }, ..seen.policy.clone() };
+    let sized = changed(seen.policy.clone(), |policy| policy.wishes.workers = Workers { min: count, max: count });
     let policy = if seen.policy.is_fixed() { &sized } else { seen.policy };
     job::phase::step(phase, event, Seen { policy, ..seen })
 }
 
 /// A gang of workers in these phases and with these pods, worker-0 first.
-pub(crate) fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
+pub(crate) fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang<'static> {
     let replicas = members.iter().enumerate();
     gang_of(replicas.map(|(index, (phase, pod))| (id(&format!("worker-{index}")), phase.clone(), *pod)).collect())
 }
 
 /// A gang of this many workers without pods.
-pub(crate) fn absent(workers: usize) -> Gang {
+pub(crate) fn absent(workers: usize) -> Gang<'static> {
     with_pods(&vec![(ReplicaPhase::Requested, Presence::Absent); workers])
 }
 
@@ -165,8 +202,8 @@ pub(crate) fn create(replicas: &[&str]) -> Vec<Action> {
 /// The actions that begin this start with this many workers.
 pub(crate) fn begin_start(generation: Generation, count: u32) -> Vec<Action> {
     let names = (0..count).map(|index| format!("worker-{index}"));
-    let gang = fixed(names.map(|name| member(&name, ReplicaPhase::Joined, Presence::Live)).collect());
-    let policy = Policy { workers: Workers { min: count, max: count }, ..POLICY };
+    let gang = fixed(names.map(|name| place(&name, ReplicaPhase::Joined, Presence::Live)).collect());
+    let policy = changed(POLICY, |policy| policy.wishes.workers = Workers { min: count, max: count });
     let Choice::Start(roster) = choose(&gang, &policy, None, SOON) else { panic!("the gang is not complete") };
     vec![Action::Enrol { generation, roster }, Action::Configure(generation)]
 }
@@ -239,9 +276,9 @@ pub(crate) fn running() -> JobPhase {
     JobPhase::Running { generation: FIRST, since: SOON }
 }
 
-/// The phase after the first start has failed. The second start follows after [`Policy::backoff`].
+/// The phase after the first start has failed. The second start follows after [`job::policy::Retries::backoff`].
 pub(crate) fn restarting() -> JobPhase {
-    let until = SINCE + POLICY.backoff;
+    let until = SINCE + POLICY.rules.retries.backoff;
     JobPhase::Restarting(Restart { next: FIRST.next(), is_empty: false, until, since: until })
 }
 
@@ -284,9 +321,9 @@ pub(crate) fn ending_of(phase: JobPhase) -> Ending {
 pub(crate) fn grace_of(ending: &Ending) -> Duration {
     match ending {
         Ending::Failed(_) => Duration::ZERO,
-        Ending::Succeeded => POLICY.success_grace,
-        Ending::Cancelled => POLICY.cancel_grace,
-        Ending::Regroup | Ending::Suspended => POLICY.stop_grace,
+        Ending::Succeeded => POLICY.rules.graces.success,
+        Ending::Cancelled => POLICY.rules.graces.cancel,
+        Ending::Regroup | Ending::Suspended => STOP_GRACE,
     }
 }
 
@@ -296,27 +333,27 @@ pub(crate) fn stop_with(grace: Duration) -> Vec<Action> {
 }
 
 /// One step that observes the gang at [`SOON`].
-pub(crate) fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+pub(crate) fn look(phase: JobPhase, gang: &Gang<'_>) -> (JobPhase, Vec<Action>) {
     look_at(SOON, phase, gang)
 }
 
 /// One step that observes the gang at `now`.
-pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang<'_>) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, seen(gang, &POLICY, now))
 }
 
 /// The input of `step` under the first master of a job. No start of the job has failed yet.
-pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
+pub(crate) fn seen<'a>(gang: &'a Gang<'a>, policy: &'a Policy, now: Duration) -> Seen<'a> {
     Seen { gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: 1, now }
 }
 
 /// The input of `step` under the second master of a job.
-pub(crate) fn seen_anew<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
+pub(crate) fn seen_anew<'a>(gang: &'a Gang<'a>, policy: &'a Policy, now: Duration) -> Seen<'a> {
     Seen { epoch: SECOND.epoch, ..seen(gang, policy, now) }
 }
 
 /// One step with a wish to cancel.
-pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+pub(crate) fn cancel(phase: JobPhase, gang: &Gang<'_>) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::CancelWished, seen(gang, &POLICY, SOON))
 }
 

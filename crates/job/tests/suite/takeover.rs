@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use job::gang::Gang;
-use job::observation::{AgentState, LostRun, Observation, PodState, Presence};
+use job::observation::{AgentState, LostRun, Observation, PodState};
 use job::phase::{Action, Attempt, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, Stop, begin};
+use job::policy::STOP_GRACE;
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
@@ -14,11 +15,11 @@ use protocol::view::JobResult;
 
 use crate::support::{
     FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, begin_start, delete, ending_of, exit, exited, found, grace_of, id,
-    lost, reported, running_pod, seen, step, stop_with, stopped, was_lost, workers,
+    lost, observed, reported, running_pod, seen, step, stop_with, stopped, was_lost, workers,
 };
 
 /// One step in which the second master observes the gang.
-fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+fn look(phase: JobPhase, gang: &Gang<'_>) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, SOON) })
 }
 
@@ -28,7 +29,7 @@ fn configuring() -> JobPhase {
 }
 
 /// One step of the second master with a wish to cancel.
-fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+fn cancel(phase: JobPhase, gang: &Gang<'_>) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::CancelWished, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, SOON) })
 }
 
@@ -63,7 +64,7 @@ fn a_new_master_continues_a_gang_from_the_state_in_which_it_finds_the_gang() {
         (vec![runs.clone(), runs.clone()], (JobPhase::Running { generation: FIRST, since: SOON }, vec![])),
         (vec![runs.clone(), Configured(FIRST), well.clone()], (launching, vec![Action::Launch(FIRST)])),
         (vec![Configured(FIRST), Joined, Configured(FIRST)], (configuring(), begin_start(SECOND, 3))),
-        (vec![well.clone(), well], (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace))),
+        (vec![well.clone(), well], (stopping(Some(FIRST), Ending::Succeeded), stop_with(STOP_GRACE))),
         // An earlier master was stopping the gang because of a failure, or before any run had begun.
         (vec![Exited(FIRST, stopped(6)), Exited(FIRST, cause.clone())], failed(exited("worker-1", cause))),
         (vec![not_started.clone(), Scheduled], (pending(), vec![])),
@@ -76,9 +77,10 @@ fn a_new_master_continues_a_gang_from_the_state_in_which_it_finds_the_gang() {
 
 #[test]
 fn an_unreachable_agent_does_not_fail_a_running_job_at_the_start_timeout() {
-    let late = SINCE + POLICY.start_timeout;
-    let look =
-        |gang: &Gang| step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0;
+    let late = SINCE + POLICY.rules.start_timeout;
+    let look = |gang: &Gang<'_>| {
+        step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0
+    };
     assert_eq!(look(&found(&[Running(FIRST), Scheduled])), pending());
     let gang = found(&[Joined, Scheduled]);
     let JobPhase::Stopping(Stop { ending: Ending::Failed(failure), .. }) = look(&gang) else { panic!("{gang:?}") };
@@ -235,7 +237,7 @@ fn a_run_that_somebody_stops_in_a_start_of_this_master_is_a_failure_after_a_take
 #[test]
 fn an_agent_that_refuses_its_new_master_is_the_loss_of_a_member() {
     let mut members = found(&[Running(FIRST), lost()]).places().to_vec();
-    (members[1].pod, members[1].may_run) = (Presence::Live, true);
+    members[1] = observed(&members[1], |seen| (seen.pod, seen.agent) = (running_pod().pod, AgentState::Silent));
     let (phase, _) = look(pending(), &Gang::new(members, None));
     let JobPhase::Stopping(Stop { ending, .. }) = &phase else {
         panic!("waits for an agent that has failed: {phase:?}")
@@ -258,14 +260,14 @@ fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
 fn a_cancel_before_all_agents_have_answered_stops_the_known_start() {
     for known in [Running(FIRST), Configured(FIRST)] {
         let moved = cancel(pending(), &found(&[known, Scheduled]));
-        assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.cancel_grace)));
+        assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.rules.graces.cancel)));
     }
 }
 
 #[test]
 fn a_run_that_is_reported_only_while_stopping_is_stopped() {
     let moved = look(stopping(None, Ending::Cancelled), &found(&[Joined, Running(FIRST)]));
-    assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.cancel_grace)));
+    assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.rules.graces.cancel)));
 }
 
 #[test]
@@ -336,7 +338,7 @@ fn a_start_that_is_newer_than_the_failed_start_on_record_continues() {
 
 #[test]
 fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
-    let numbered = |phase: JobPhase, gang: &Gang| {
+    let numbered = |phase: JobPhase, gang: &Gang<'_>| {
         let (JobPhase::Stopping(Stop { next, .. }), _) = look(phase, gang) else { panic!("not stopping") };
         next
     };

@@ -117,7 +117,7 @@ fn a_requested_pod_may_appear_until_it_is_listed_or_has_no_room_or_the_request_i
 
 #[test]
 fn each_requested_pod_counts_as_a_replacement_unless_its_request_was_given_up() {
-    let create_at = |replica: &Tracked| replica.member(id("worker-0"), None).create_at;
+    let create_at = |replica: &Tracked| replica.place(id("worker-0"), None).create_at;
     let replaced = |between: fn(&mut Tracked)| {
         let mut replica = Tracked::new(false);
         for second in [100, 200] {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use job::observation::{AgentState, LostRun, Wait};
+use job::policy::RELEASE_TIMEOUT;
 use protocol::failure::NEVER_STARTED;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
@@ -31,9 +32,9 @@ const OBSTACLE_PAUSE: Duration = Duration::from_secs(5);
 impl Pods {
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
     pub(super) fn request(&mut self, mut replicas: Vec<ReplicaId>, spec: &JobSpec, machine: &Machine) {
-        let (now, soon) = (machine.elapsed(), machine.policy().release_timeout);
+        let now = machine.elapsed();
         let is_in_progress = self.creations.iter().any(|creation| !creation.is_finished());
-        let is_next = |replica: &Replica| replica.tracked.is_to_be_requested(now, soon, is_in_progress);
+        let is_next = |replica: &Replica| replica.tracked.is_to_be_requested(now, RELEASE_TIMEOUT, is_in_progress);
         replicas.retain(|id| self.replicas.get(id).is_some_and(is_next));
         for id in &replicas {
             self.replicas.entry(*id).and_modify(|replica| replica.request(now));

@@ -7,6 +7,7 @@ use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use job::observation::{AgentState, PodDeletion, Presence};
 use job::phase::PodSelection;
+use job::policy::RELEASE_TIMEOUT;
 use job::replica::ReplicaPhase;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::lease::Standing;
@@ -26,9 +27,9 @@ const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 impl Pods {
     /// Deletes one pod after its output is copied. Skips a pod whose earlier request may still take effect.
     pub(super) fn replace(&mut self, id: ReplicaId, machine: &Machine) {
-        let (now, soon) = (machine.elapsed(), machine.policy().release_timeout);
+        let now = machine.elapsed();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        if !replica.tracked.ask_to_go(now, soon) {
+        if !replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
             return;
         }
         replica.tracked.seen.deletion = PodDeletion::Asked;
@@ -107,18 +108,19 @@ impl Pods {
         }
     }
 
-    /// Deletes the selected pods. A deletion is repeated only after `release_timeout`, because the back end's watch
+    /// Deletes the selected pods. A deletion is repeated only after [`RELEASE_TIMEOUT`], because the back end's watch
     /// needs some time to report the deletion.
     pub(in crate::driver) async fn delete(&mut self, which: PodSelection, machine: &Machine) {
         self.call_start_back().await;
-        let (now, soon) = (machine.elapsed(), machine.policy().release_timeout);
+        let now = machine.elapsed();
         let gang = self.gang(machine.horizon());
+        let included = gang.places().iter().filter(|place| which.includes(place, &gang)).map(|place| place.id);
         let mut chosen = vec![];
-        for place in gang.places() {
-            let Some(replica) = self.replicas.get_mut(&place.id) else { continue };
-            if which.includes(place, &gang) && replica.tracked.ask_to_go(now, soon) {
+        for id in included.collect::<Vec<_>>() {
+            let Some(replica) = self.replicas.get_mut(&id) else { continue };
+            if replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
                 replica.tracked.seen.deletion = PodDeletion::Asked;
-                chosen.push((place.id, replica.tracked.seen.agent.standing()));
+                chosen.push((id, replica.tracked.seen.agent.standing()));
             }
         }
         match which {

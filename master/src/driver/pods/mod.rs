@@ -117,9 +117,9 @@ impl Pods {
     }
 
     /// The gang of the present start. Runs of generations before `horizon` belong to earlier starts.
-    pub(super) fn gang(&self, horizon: Option<Generation>) -> Gang {
-        let members = self.replicas.iter().map(|(id, replica)| replica.tracked.member(*id, horizon));
-        Gang::new(members.collect(), horizon)
+    pub(super) fn gang(&self, horizon: Option<Generation>) -> Gang<'_> {
+        let places = self.replicas.iter().map(|(id, replica)| replica.tracked.place(*id, horizon));
+        Gang::new(places.collect(), horizon)
     }
 
     /// Takes the pods that the back end lists now. `has_run` is whether a start of the job has begun.
@@ -169,7 +169,7 @@ impl Pods {
                     reporter: self.common.reporter.clone(),
                     warm: warm::request(spec, id.role, address.ip()),
                     delivery: code.delivery(),
-                    lease: policy.lease,
+                    lease: policy.rules.lease,
                     is_found: replica.tracked.seen.is_found,
                     balance_every,
                 }));
@@ -188,7 +188,7 @@ impl Pods {
             return;
         }
         // An agent of the first prototype cannot report its seat or the end of its lease.
-        let needs_report = !machine.policy().is_fixed() || machine.policy().lease.is_some();
+        let needs_report = !machine.policy().is_fixed() || machine.policy().rules.lease.is_some();
         let is_unfit = needs_report && agent == AgentState::SeedOnly;
         let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
         let Some(replica) = self.replicas.get_mut(&subject.id) else { return };

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use job::batching::sizes_by_rank;
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Place};
 use job::observation::Enrolled;
 use job::phase::{Ending, JobPhase, Stop};
+use job::policy::STOP_GRACE;
 use job::replica::ReplicaPhase;
 use protocol::agent::{FirstSignal, Membership};
 use protocol::ids::{Generation, ReplicaId, Role};
@@ -57,8 +58,8 @@ impl Pods {
         code: &JobCode,
         balance: &Balance,
     ) {
-        let others = self.gang(machine.horizon());
-        let Some(known) = others.members().find_map(|member| member.enrolled) else { return };
+        let known = self.gang(machine.horizon()).members().find_map(|member| member.seen.enrolment());
+        let Some(known) = known else { return };
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let membership = Membership { seat: id.index, ..known.membership };
         replica.tracked.seen.enrolled = Some(Enrolled { generation, membership });
@@ -79,14 +80,14 @@ impl Pods {
     /// The seats of a start, what the members learn of each other, and the batch of each member that has one.
     fn meet(
         &self,
-        (record, gang): (&JobRecord, &Gang),
+        (record, gang): (&JobRecord, &Gang<'_>),
         balance: &Balance,
     ) -> (Vec<Seat>, Meeting, BTreeMap<ReplicaId, u32>) {
         let (mut members, mut places, mut seats) = (BTreeMap::new(), BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
-            let Some(addresses) = replica.tracked.seen.addresses() else { continue };
-            let Some(Enrolled { membership, .. }) = replica.tracked.seen.enrolled else { continue };
+            let Some(addresses) = member.seen.addresses() else { continue };
+            let Some(Enrolled { membership, .. }) = member.seen.enrolled else { continue };
             let seat = gang.seat(member);
             members.insert(seat, addresses.tensorflow);
             places.insert(seat, member.id);
@@ -119,9 +120,9 @@ impl Pods {
         let gang = self.gang(machine.horizon());
         let mut members: Vec<_> = gang.members().filter(|member| record.spec.has_batch(member.id.role)).collect();
         members.sort_by_key(|member| gang.seat(member));
-        let rank = |member: &&Member| {
+        let rank = |member: &&Place<'_>| {
             let replica = self.replicas.get(&member.id)?;
-            Some((replica.subject(member.id), replica.tracked.seen.addresses()?.agent))
+            Some((replica.subject(member.id), member.seen.addresses()?.agent))
         };
         members.iter().filter_map(rank).collect()
     }
@@ -133,7 +134,7 @@ impl Pods {
 
     fn fanout(&self, generation: Generation, machine: &Machine, code: &JobCode) -> Fanout {
         // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
-        let has_lease = machine.policy().lease.is_some();
+        let has_lease = machine.policy().rules.lease.is_some();
         let pauses = if has_lease { patience().without_max_times() } else { patience() };
         let (agents, reporter) = (self.common.agents.clone(), self.common.reporter.clone());
         let delivery = code.delivery().borrow().clone();
@@ -221,7 +222,7 @@ impl Pods {
 /// full grace, because they may still save something. TensorFlow's servers ignore SIGTERM.
 fn grace_of(grace: Duration, record: &JobRecord, machine: &Machine) -> impl Fn(Role) -> Duration + Send + 'static {
     let has_succeeded = matches!(machine.phase(), JobPhase::Stopping(Stop { ending: Ending::Succeeded, .. }));
-    let of_servers = if has_succeeded { machine.policy().stop_grace } else { grace };
+    let of_servers = if has_succeeded { STOP_GRACE } else { grace };
     let workers_serve = record.spec.ps_num > 0 && record.spec.chief_num > 0;
     move |role| match role {
         Role::Ps | Role::Evaluator => of_servers,

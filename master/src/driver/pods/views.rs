@@ -64,9 +64,9 @@ impl Pods {
             return BTreeSet::new();
         }
         let gang = self.gang(machine.horizon());
-        let absent = gang.places().iter().filter(|place| place.pod == Presence::Absent && !gang.has(place));
+        let absent = gang.places().iter().filter(|place| place.seen.presence() == Presence::Absent && !gang.has(place));
         let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
-        for place in wanted(&gang, machine.policy().workers) {
+        for place in wanted(&gang, machine.policy().wishes.workers) {
             unwanted.remove(&place.id);
         }
         unwanted

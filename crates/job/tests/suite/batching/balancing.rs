@@ -1,6 +1,6 @@
 //! The sizes of one start: what the balancer orders, and what it says about the sizes.
 
-use job::batching::{Balancer, Order, Rules, Tried};
+use job::batching::{Balancer, BatchRules, Order, Tried};
 use protocol::batching::{BatchBounds, Held, Split};
 use protocol::ids::{ReplicaId, Role};
 use protocol::progress::Progress;
@@ -13,7 +13,7 @@ fn member(rank: usize) -> ReplicaId {
 
 fn balancer(ranks: usize, epoch: u32) -> Balancer {
     let bounds = vec![BatchBounds { min: 1, max: BATCH }; ranks];
-    Balancer::new((0..ranks).map(member).collect(), Rules { global_batch: BATCH, bounds, multiple: 1 }, epoch)
+    Balancer::new((0..ranks).map(member).collect(), BatchRules { global_batch: BATCH, bounds, multiple: 1 }, epoch)
 }
 
 /// Scripts with the helper. A step takes as long as the longest computation.

@@ -4,7 +4,7 @@ mod balancing;
 
 use std::collections::BTreeMap;
 
-use job::batching::{Decision, Rules, Window, Windows, decide, sizes_by_rank};
+use job::batching::{BatchRules, Decision, Window, Windows, decide, sizes_by_rank};
 use proptest::prelude::{prop, prop_assert, proptest};
 use protocol::batching::{BatchBounds, Batching};
 use protocol::failure::Restarts;
@@ -48,12 +48,12 @@ fn plan_of(workers: usize) -> Vec<ReplicaId> {
     (0..workers).map(worker).collect()
 }
 
-fn rules(global_batch: u32, bounds: &[(u32, u32)], multiple: u32) -> Rules {
+fn rules(global_batch: u32, bounds: &[(u32, u32)], multiple: u32) -> BatchRules {
     let bounds = bounds.iter().map(|&(min, max)| BatchBounds { min, max }).collect();
-    Rules { global_batch, bounds, multiple }
+    BatchRules { global_batch, bounds, multiple }
 }
 
-fn free(global_batch: u32, ranks: usize) -> Rules {
+fn free(global_batch: u32, ranks: usize) -> BatchRules {
     rules(global_batch, &vec![(1, global_batch); ranks], 1)
 }
 
@@ -85,7 +85,7 @@ fn without_sizes_that_keep_the_rules_there_is_no_division() {
 }
 
 /// Whether these sizes have the sum, and keep bounds and multiples.
-fn keeps(rules: &Rules, sizes: &[u32]) -> bool {
+fn keeps(rules: &BatchRules, sizes: &[u32]) -> bool {
     let is_right = |(&size, bounds): (&u32, &BatchBounds)| {
         (bounds.min..=bounds.max).contains(&size) && size.is_multiple_of(rules.multiple)
     };

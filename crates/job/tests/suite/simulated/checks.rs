@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use job::alone::returns_alone;
 use job::diagnosis::{Evidence, diagnose};
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Place};
 use job::observation::Presence;
 use job::phase::{Action, Attempt, JobPhase, PodSelection, Restart, Seen, StartStage};
 use job::policy::Policy;
@@ -46,10 +46,10 @@ impl History {
         let Move { before, after, actions, seen } = moved;
         assert!(before == after || is_allowed(before, after), "{moved:#?}");
         if let JobPhase::Finished { .. } = before {
-            assert_eq!((after, actions), (before, &*late(seen.policy.clean_pods, seen.gang)), "{moved:#?}");
+            assert_eq!((after, actions), (before, &*late(seen.policy.rules.clean_pods, seen.gang)), "{moved:#?}");
         }
         if let (JobPhase::Restarting(Restart { until, is_empty, .. }), JobPhase::Pending { .. }) = (before, after) {
-            let are_gone = !is_empty || !seen.gang.any_place(|place| place.pod != Presence::Absent);
+            let are_gone = !is_empty || !seen.gang.any_place(|place| place.seen.presence() != Presence::Absent);
             assert!(seen.now >= *until && are_gone, "{moved:#?}");
         }
         for action in actions {
@@ -80,8 +80,8 @@ impl History {
             }
             Action::Launch(generation) => {
                 // A member with a newer generation is harmless, because its agent refuses this launch.
-                let is_configured = |member: &Member| member.phase.generation() >= Some(*generation);
-                let returns = |member: &Member| returns_alone(member, seen.gang, seen.policy);
+                let is_configured = |member: &Place<'_>| member.phase.generation() >= Some(*generation);
+                let returns = |member: &Place<'_>| returns_alone(member, seen.gang, seen.policy);
                 let is_ready = seen.gang.members().all(|member| is_configured(member) || returns(member));
                 assert!(starts && is_ready && Some(*generation) > self.launched, "{moved:#?}");
                 self.launched = Some(*generation);
@@ -92,7 +92,7 @@ impl History {
                 assert_eq!(self.result.replace(result.clone()), None, "a second result is concluded: {moved:#?}");
             }
             Action::RecordHalt => {
-                assert!(matches!(after, JobPhase::Halted(_)) && seen.policy.halt.is_some(), "{moved:#?}");
+                assert!(matches!(after, JobPhase::Halted(_)) && seen.policy.rules.retries.halt.is_some(), "{moved:#?}");
             }
             Action::RecordSuspension => assert!(matches!(after, JobPhase::Suspended { .. }), "{moved:#?}"),
             Action::Rejoin { generation, replica } => {
@@ -130,11 +130,11 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
 }
 
 /// The expected actions for pods of a finished job.
-fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
+fn late(clean_pods: CleanPods, gang: &Gang<'_>) -> Vec<Action> {
     let (which, has_any) = match clean_pods {
-        CleanPods::All => (PodSelection::All, gang.any_place(|place| place.pod != Presence::Absent)),
-        CleanPods::Running => (PodSelection::Live, gang.any_place(|place| place.pod.has_containers())),
-        CleanPods::None => (PodSelection::Idle, gang.any_place(Member::is_idle)),
+        CleanPods::All => (PodSelection::All, gang.any_place(|place| place.seen.presence() != Presence::Absent)),
+        CleanPods::Running => (PodSelection::Live, gang.any_place(|place| place.seen.presence().has_containers())),
+        CleanPods::None => (PodSelection::Idle, gang.any_place(Place::is_idle)),
     };
     if has_any { vec![Action::DeletePods(which)] } else { vec![] }
 }
@@ -159,7 +159,7 @@ fn check_upkeep(moved: Move<'_>) {
     let is_in_start = gang.newest_launch().is_some() || !matches!(moved.after, JobPhase::Pending { .. });
     for upkeep in kept {
         let place = |id: &ReplicaId| gang.places().iter().find(|place| place.id == *id).expect("an unknown replica");
-        let is_absent = |id: &ReplicaId| place(id).pod == Presence::Absent;
+        let is_absent = |id: &ReplicaId| place(id).seen.presence() == Presence::Absent;
         assert!(upkeep.create.iter().all(|id| goes_on && is_absent(id)), "{moved:#?}");
         let returns = |id: &ReplicaId| {
             matches!(moved.after, JobPhase::Running { .. }) && returns_alone(place(id), gang, moved.seen.policy)
@@ -172,7 +172,7 @@ fn check_upkeep(moved: Move<'_>) {
 /// A start has a number of workers in the job's range, and all replicas of other roles. In a fixed gang, the seats are
 /// the indices.
 fn check_roster(roster: &Roster, seen: Seen<'_>) {
-    let workers = seen.policy.workers;
+    let workers = seen.policy.wishes.workers;
     assert!((workers.min..=workers.max).contains(&roster.workers()), "{roster:?} has not {workers:?}");
     let mut others = seen.gang.places().iter().filter(|place| place.id.role != Role::Worker);
     assert!(others.all(|place| roster.members().contains(&place.id)), "{roster:?} is not complete");
@@ -181,7 +181,7 @@ fn check_roster(roster: &Roster, seen: Seen<'_>) {
 }
 
 fn check_all_dead(moved: Move<'_>) {
-    let may_run = |member: &Member| member.phase.was_configured() && !member.phase.is_dead();
+    let may_run = |member: &Place<'_>| member.phase.was_configured() && !member.phase.is_dead();
     assert!(!moved.seen.gang.any(may_run), "the end is recorded while a run may be alive: {moved:#?}");
 }
 
@@ -189,7 +189,7 @@ fn check_all_dead(moved: Move<'_>) {
 pub(crate) fn note_restart(
     restarts: &mut Restarts,
     (failure, generation): (Failure, Option<Generation>),
-    gang: &Gang,
+    gang: &Gang<'_>,
     policy: &Policy,
 ) {
     let (now, budget) = (UnixMillis(0), policy.budget_of(&failure, gang.helper_of(&failure)));
@@ -197,5 +197,5 @@ pub(crate) fn note_restart(
     let evidence = Evidence { generation, now, budget, last_lines: vec![], silence, stacks: None };
     restarts.note(diagnose(failure, gang, evidence));
     restarts.count_restart(now);
-    assert!(restarts.counted <= policy.max_restarts, "more restarts are counted than allowed");
+    assert!(restarts.counted <= policy.rules.retries.max_restarts, "more restarts are counted than allowed");
 }

@@ -6,9 +6,10 @@ use job::alone::has_used_up;
 use job::gang::Gang;
 use job::observation::{AgentState, Enrolled, Presence};
 use job::phase::{Action, Halt, JobEvent, JobPhase, Known, PodSelection, Seen, begin, next_look, step};
-use job::policy::{Deadline, Verdict};
+use job::policy::{Deadline, RELEASE_TIMEOUT, Verdict};
 use job::replica::ReplicaPhase;
 use job::roster::Roster;
+use job::tracked;
 use job::turns::Turn;
 use job::upkeep::Upkeep;
 use protocol::agent::Membership;
@@ -41,12 +42,13 @@ impl World {
         let known = Known { first, newest_failed: self.newest_ended(), halted, result };
         let (phase, actions) = begin(known, &self.policy, self.elapsed());
         for pod in &mut self.pods {
-            let tracked = Tracked::new(self.record.epoch > 1, is_planned(pod.id, self.policy.workers));
+            let tracked = Tracked::new(self.record.epoch > 1, is_planned(pod.id, self.policy.wishes.workers));
             pod.begin_anew(tracked, &phase, self.now);
         }
         self.current_start = phase.generation();
         self.phase = phase;
-        let gang = self.gang();
+        let known = self.known();
+        let gang = gang_of(&known, self.phase.horizon());
         for action in actions {
             self.act(action, &gang);
         }
@@ -55,8 +57,8 @@ impl World {
 
     /// Sets the deadline to what is left of the job's time.
     pub(super) fn set_deadline(&mut self) {
-        let given = self.deadline.filter(|_| !self.policy.is_suspended);
-        self.policy.deadline = given.map(|given| Deadline::of(given, self.active, self.elapsed()));
+        let given = self.deadline.filter(|_| !self.policy.wishes.is_suspended);
+        self.policy.wishes.deadline = given.map(|given| Deadline::of(given, self.active, self.elapsed()));
     }
 
     /// The newest start that is over, according to the record.
@@ -79,19 +81,27 @@ impl World {
         self.begin();
     }
 
-    pub(super) fn gang(&self) -> Gang {
+    pub(super) fn gang(&self) -> Gang<'_> {
         let horizon = self.phase.horizon();
         let known = self.pods.iter().filter(|pod| pod.tracked.is_known);
-        Gang::new(known.map(|pod| pod.tracked.known.member(pod.id, horizon)).collect(), horizon)
+        Gang::new(known.map(|pod| pod.tracked.known.place(pod.id, horizon)).collect(), horizon)
+    }
+
+    /// What the master knows now.
+    fn known(&self) -> Vec<(ReplicaId, tracked::Tracked)> {
+        let known = self.pods.iter().filter(|pod| pod.tracked.is_known);
+        known.map(|pod| (pod.id, pod.tracked.known.clone())).collect()
     }
 
     pub(super) fn advance(&mut self) {
-        if let Some(lease) = self.policy.lease {
+        if let Some(lease) = self.policy.rules.lease {
             self.pods.iter_mut().for_each(|pod| pod.pass_time(lease, self.now));
         }
         for moves in 0.. {
             assert!(moves < 50, "the phase still changes after 50 steps: {:?}", self.phase);
-            let (gang, now) = (self.gang(), self.elapsed());
+            // The gang is observed before the actions change what the master knows.
+            let (known, now) = (self.known(), self.elapsed());
+            let gang = gang_of(&known, self.phase.horizon());
             let Record { epoch, restarts, wish, .. } = &self.record;
             let seen = Seen { gang: &gang, policy: &self.policy, turn: &Turn::Go, restarts, epoch: *epoch, now };
             let (phase, actions) = step(self.phase.clone(), *wish, seen);
@@ -114,7 +124,7 @@ impl World {
         }
     }
 
-    fn enter(&mut self, phase: JobPhase, gang: &Gang) {
+    fn enter(&mut self, phase: JobPhase, gang: &Gang<'_>) {
         let replicas = self.pods.iter_mut().map(|pod| &mut pod.tracked);
         match &phase {
             JobPhase::Restarting { .. } => replicas.for_each(Tracked::begin_again),
@@ -141,7 +151,7 @@ impl World {
         self.phase = phase;
     }
 
-    fn act(&mut self, action: Action, gang: &Gang) -> Next {
+    fn act(&mut self, action: Action, gang: &Gang<'_>) -> Next {
         self.done.push(action.clone());
         match action {
             Action::Keep(upkeep) => self.keep(upkeep),
@@ -167,7 +177,7 @@ impl World {
 
     fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
         assert_eq!(self.record.result, None, "pods change after the result was recorded");
-        let (now, soon) = (self.elapsed(), self.policy.release_timeout);
+        let (now, soon) = (self.elapsed(), RELEASE_TIMEOUT);
         for id in create {
             self.pod_mut(id).tracked.request(now, soon);
         }
@@ -181,7 +191,7 @@ impl World {
 
     fn enrol(&mut self, generation: Generation, roster: &Roster) {
         self.check_start(generation, roster.members());
-        let (of, start, pushes) = (roster.len(), self.starts, self.policy.pushes);
+        let (of, start, pushes) = (roster.len(), self.starts, self.policy.wishes.pushes);
         for (id, ReplicaId { index: seat, .. }) in roster.seats() {
             let membership = Membership { seat, of, start, pushes };
             self.pod_mut(id).tracked.known.seen.enrolled = Some(Enrolled { generation, membership });
@@ -217,7 +227,7 @@ impl World {
 
     /// Gives the new pod of an evaluator the place of its earlier pod.
     fn rejoin(&mut self, generation: Generation, id: ReplicaId) {
-        let known = self.gang().members().find_map(|member| member.enrolled).expect("the start has no members");
+        let known = self.gang().members().find_map(|member| member.seen.enrolment()).expect("the start has no members");
         assert!(!self.pod(id).runs(), "{id} still runs when it starts again");
         let membership = Membership { seat: id.index, ..known.membership };
         self.pod_mut(id).tracked.known.seen.enrolled = Some(Enrolled { generation, membership });
@@ -290,7 +300,8 @@ impl World {
     fn delete(&mut self, which: PodSelection) {
         let is_force = matches!(which, PodSelection::Live | PodSelection::Unended);
         self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
-        let (gang, now, soon) = (self.gang(), self.elapsed(), self.policy.release_timeout);
+        let (known, now, soon) = (self.known(), self.elapsed(), RELEASE_TIMEOUT);
+        let gang = gang_of(&known, self.phase.horizon());
         self.pods.iter_mut().for_each(|pod| pod.tracked.call_start_back());
         let mut chosen: Vec<ReplicaId> = vec![];
         for place in gang.places().iter().filter(|place| which.includes(place, &gang)) {
@@ -306,7 +317,7 @@ impl World {
         }
     }
 
-    fn record_restart(&mut self, failure: Failure, gang: &Gang) -> Next {
+    fn record_restart(&mut self, failure: Failure, gang: &Gang<'_>) -> Next {
         self.check_failure(&failure, gang);
         self.check_all_dead(gang);
         let verdict = self.policy.verdict(&failure, gang.helper_of(&failure), &self.record.restarts);
@@ -318,7 +329,7 @@ impl World {
         })
     }
 
-    fn record_halt(&mut self, gang: &Gang) -> Next {
+    fn record_halt(&mut self, gang: &Gang<'_>) -> Next {
         let JobPhase::Halted(halt) = &self.phase else { return Next::GoOn };
         self.check_failure(&halt.failure, gang);
         let halt = Halt { until: halt.until + self.began, ..halt.clone() };
@@ -331,7 +342,7 @@ impl World {
         self.write(|record| (record.halted, record.suspended) = (None, Some(ended)))
     }
 
-    fn conclude(&mut self, result: JobResult, gang: &Gang) -> Next {
+    fn conclude(&mut self, result: JobResult, gang: &Gang<'_>) -> Next {
         self.check_all_dead(gang);
         match &result {
             JobResult::Cancelled => assert_eq!(self.record.wish, JobEvent::CancelWished),
@@ -356,4 +367,9 @@ impl World {
         }
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
+}
+
+/// The gang of these replicas. Runs of generations before `horizon` belong to earlier starts.
+fn gang_of(known: &[(ReplicaId, tracked::Tracked)], horizon: Option<Generation>) -> Gang<'_> {
+    Gang::new(known.iter().map(|(id, tracked)| tracked.place(*id, horizon)).collect(), horizon)
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use job::phase::{Action, Halt, JobEvent, JobPhase};
-use job::policy::Policy;
+use job::policy::{Policy, RELEASE_TIMEOUT};
 use protocol::agent::{ExitOutcome, Membership, RunState};
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
@@ -109,7 +109,7 @@ impl World {
             now: Duration::ZERO,
             began: Duration::ZERO,
             active: Duration::ZERO,
-            deadline: policy.deadline.map(|deadline| deadline.given),
+            deadline: policy.wishes.deadline.map(|deadline| deadline.given),
             look_at: None,
             current_start: None,
             judged: None,
@@ -130,7 +130,7 @@ impl World {
 
     /// Gives the planned replicas pods of an earlier master, with the first start in these states.
     fn find(&mut self, found: &[RunState]) {
-        let workers = self.policy.workers;
+        let workers = self.policy.wishes.workers;
         let mut planned: Vec<&mut Pod> = self.pods.iter_mut().filter(|pod| is_planned(pod.id, workers)).collect();
         let of = u32::try_from(planned.len()).expect("a gang of tests is small");
         for (pod, state) in planned.iter_mut().zip(found) {
@@ -165,7 +165,7 @@ impl World {
     fn pass(&mut self, time: Duration) {
         let time = time + Duration::from_nanos(1);
         self.now += time;
-        self.active += if self.policy.is_suspended { Duration::ZERO } else { time };
+        self.active += if self.policy.wishes.is_suspended { Duration::ZERO } else { time };
     }
 
     fn wait(&mut self, time: Duration) {
@@ -179,12 +179,12 @@ impl World {
     }
 
     fn push(&mut self) {
-        self.policy.pushes += 1;
+        self.policy.wishes.pushes += 1;
         self.advance();
     }
 
     fn suspend(&mut self, is_suspended: bool) {
-        self.policy.is_suspended = is_suspended;
+        self.policy.wishes.is_suspended = is_suspended;
         self.set_deadline();
         self.advance();
     }
@@ -194,7 +194,7 @@ impl World {
         if self.policy.is_fixed() || self.record.result.is_some() {
             return;
         }
-        self.policy.workers = workers;
+        self.policy.wishes.workers = workers;
         for pod in &mut self.pods {
             pod.tracked.known.forget_replacements();
             pod.tracked.is_known |= is_planned(pod.id, workers);
@@ -287,11 +287,11 @@ impl World {
 
     /// Lets time pass until the master looks again, or until the runs of unreachable agents are dead.
     fn sleep(&mut self) {
-        let (now, soon) = (self.elapsed(), self.policy.release_timeout);
+        let (now, soon) = (self.elapsed(), RELEASE_TIMEOUT);
         // After a time limit has passed, a driver looks repeatedly.
         let deadline = self.phase.deadline(&self.policy).map(|at| if at > now { at - now } else { soon });
         let look = self.look_at.map(|at| at.saturating_sub(now));
-        let death = self.policy.lease.filter(|_| self.pods.iter().any(Pod::is_cut)).map(Lease::death);
+        let death = self.policy.rules.lease.filter(|_| self.pods.iter().any(Pod::is_cut)).map(Lease::death);
         self.wait(death.or(look.into_iter().chain(deadline).min()).unwrap_or(soon));
     }
 
@@ -299,7 +299,7 @@ impl World {
     fn run_on(&mut self) -> bool {
         self.settle(|world| {
             let workers = world.gang().members().filter(|member| member.id.role == Role::Worker).count();
-            matches!(world.phase, JobPhase::Running { .. }) && workers == world.policy.workers.max as usize
+            matches!(world.phase, JobPhase::Running { .. }) && workers == world.policy.wishes.workers.max as usize
         })
     }
 
@@ -316,7 +316,7 @@ impl World {
     fn is_cleaned_up(&self, pod: &Pod) -> bool {
         // A pod ends by itself after its run.
         let is_spent = pod.run().state == RunState::Exited;
-        let stays = self.policy.clean_pods == CleanPods::None && is_spent;
+        let stays = self.policy.rules.clean_pods == CleanPods::None && is_spent;
         pod.tracked.orders.is_empty() && (stays || !pod.is_up())
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::Gang;
 use job::observation::{Addresses, AgentState, Enrolled, LostRun, Observation, Others, PodDeletion, PodState};
 use job::phase::{Action, JobEvent, JobPhase, Known, Seen, begin, step};
 use job::policy::{GangKind, Policy, SuccessRule};
@@ -21,7 +21,7 @@ use protocol::ids::{Generation, ReplicaId, Role};
 
 use super::checks::{History, Move, note_restart};
 use super::stories::any_policy;
-use crate::support::{FIRST, SECOND, cases, exit, id, stopped};
+use crate::support::{FIRST, SECOND, cases, changed, exit, found_place, id, stopped};
 
 /// The input of a driver at one moment.
 #[derive(Debug, Clone)]
@@ -52,7 +52,8 @@ impl Script {
         let (mut history, mut seats) = (History::default(), BTreeMap::new());
         for moment in &self.moments {
             now += moment.passed;
-            (policy.is_suspended, policy.pushes) = (moment.is_suspended, policy.pushes + moment.pushes);
+            (policy.wishes.is_suspended, policy.wishes.pushes) =
+                (moment.is_suspended, policy.wishes.pushes + moment.pushes);
             let (mut event, mut observations) = (moment.event, moment.observations.clone());
             for moves in 0.. {
                 assert!(moves < 1000, "the phase still changes after 1000 steps: {phase:?}");
@@ -65,7 +66,7 @@ impl Script {
                     if let Action::RecordRestart(failure) = action {
                         note_restart(&mut restarts, (failure, None), &gang, &policy);
                     } else if let Action::Enrol { generation, roster } = action {
-                        let (of, pushes) = (roster.len(), policy.pushes);
+                        let (of, pushes) = (roster.len(), policy.wishes.pushes);
                         seats.extend(roster.seats().map(|(id, ReplicaId { index: seat, .. })| {
                             (id, Enrolled { generation, membership: Membership { seat, of, start: 0, pushes } })
                         }));
@@ -89,7 +90,7 @@ impl Script {
         observations: &[Observation],
         seats: &BTreeMap<ReplicaId, Enrolled>,
         horizon: Option<Generation>,
-    ) -> Gang {
+    ) -> Gang<'static> {
         let of = u32::try_from(self.members.len()).expect("a test has few replicas");
         let member = |(id, seen): (&ReplicaId, &Observation)| {
             let mut seen = Observation { enrolled: seats.get(id).copied(), ..seen.clone() };
@@ -100,7 +101,7 @@ impl Script {
             if matches!(seen.pod, None | Some(PodState::Pending { .. })) && seen.agent.has_answered() {
                 seen.agent = AgentState::Failed(seen.lost("its pod was deleted"));
             }
-            Member::of(*id, &seen, horizon)
+            found_place(*id, seen, horizon)
         };
         Gang::new(self.members.iter().zip(observations).map(member).collect(), horizon)
     }
@@ -196,7 +197,12 @@ fn any_script() -> impl Strategy<Value = Script> {
             let max = members.iter().filter(|id| id.role == Role::Worker).count() as u32;
             let workers = Workers { min: if kind == GangKind::Fixed { max } else { 1 }, max };
             // Without a pause, a job could restart forever at one moment: an agent may report a start of the future.
-            let policy = Policy { kind, workers, success, backoff: Duration::from_secs(1), ..policy };
+            let policy = changed(policy, |policy| {
+                policy.rules.kind = kind;
+                policy.wishes.workers = workers;
+                policy.rules.success = success;
+                policy.rules.retries.backoff = Duration::from_secs(1);
+            });
             vec(any_moment(members.len()), 1..25).prop_map(move |moments| Script {
                 members: members.clone(),
                 policy: policy.clone(),

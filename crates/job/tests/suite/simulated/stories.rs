@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use job::phase::JobPhase;
-use job::policy::{Deadline, GangKind, Policy, SuccessRule};
+use job::policy::{Deadline, GangKind, Policy, Rules, SuccessRule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -19,7 +19,7 @@ use protocol::view::JobResult;
 
 use super::pods::{Fate, Pod, Remains};
 use super::{Death, World};
-use crate::support::{POLICY, cases, id};
+use crate::support::{POLICY, cases, changed, id};
 
 /// The next event. If the event happens to one pod, the number is the place of the pod. If the event cannot happen to
 /// this pod, it happens to the next pod to which it can.
@@ -98,7 +98,7 @@ impl World {
             Chance::Go(place, remains) => {
                 self.happen(place, Pod::is_leaving, |world, place| world.pods[place].go(remains));
             }
-            Chance::CutOff(_) if self.policy.lease.is_none() => {}
+            Chance::CutOff(_) if self.policy.rules.lease.is_none() => {}
             Chance::CutOff(place) => {
                 self.happen(place, Pod::can_be_cut_off, |world, place| world.pods[place].cut_off(world.now));
             }
@@ -178,18 +178,17 @@ pub(super) fn any_policy() -> impl Strategy<Value = Policy> {
     let choices = (0..4_u32, on_start_timeout, deadline, clean_pods, backoff, no_retry, times);
     choices.prop_map(
         |(max_restarts, on_start_timeout, deadline, clean_pods, backoff, no_retry, (halt, evaluator_grace, lease))| {
-            Policy {
-                max_restarts,
-                on_start_timeout,
-                deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
-                clean_pods,
-                backoff: Duration::from_secs(backoff),
-                no_retry_exit_codes: no_retry.into_iter().collect(),
-                halt,
-                evaluator_grace: Duration::from_secs(evaluator_grace),
-                lease,
-                ..POLICY
-            }
+            changed(POLICY, |policy| {
+                policy.rules.retries.max_restarts = max_restarts;
+                policy.rules.retries.on_start_timeout = on_start_timeout;
+                policy.wishes.deadline = deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given });
+                policy.rules.clean_pods = clean_pods;
+                policy.rules.retries.backoff = Duration::from_secs(backoff);
+                policy.rules.retries.no_retry_exit_codes = no_retry.into_iter().collect();
+                policy.rules.retries.halt = halt;
+                policy.rules.graces.evaluator = Duration::from_secs(evaluator_grace);
+                policy.rules.lease = lease;
+            })
         },
     )
 }
@@ -198,13 +197,21 @@ pub(super) fn any_policy() -> impl Strategy<Value = Policy> {
 fn gang(kind: GangKind, (min, max, places): (u32, u32, u32), others: &[&str]) -> (Policy, Vec<ReplicaId>) {
     let others = others.iter().map(|name| id(name));
     let replicas = others.chain((0..places).map(|index| ReplicaId { role: Role::Worker, index })).collect();
-    (Policy { kind, workers: Workers { min, max }, grow_interval: Some(Duration::from_secs(60)), ..POLICY }, replicas)
+    (
+        changed(POLICY, |policy| {
+            policy.rules.kind = kind;
+            policy.wishes.workers = Workers { min, max };
+            policy.rules.grow_interval = Some(Duration::from_secs(60));
+        }),
+        replicas,
+    )
 }
 
 fn any_gang() -> impl Strategy<Value = (Policy, Vec<ReplicaId>)> {
     use GangKind::{Elastic, Fixed};
-    let decided_by =
-        |name: &str, (policy, replicas)| (Policy { success: SuccessRule::Decider(id(name)), ..policy }, replicas);
+    let decided_by = |name: &str, (policy, replicas)| {
+        (changed(policy, |policy| policy.rules.success = SuccessRule::Decider(id(name))), replicas)
+    };
     select(vec![
         gang(Fixed, (3, 3, 3), &[]),
         gang(Fixed, (1, 1, 1), &["evaluator-0"]),
@@ -219,8 +226,13 @@ fn any_gang() -> impl Strategy<Value = (Policy, Vec<ReplicaId>)> {
 
 fn any_story(longest_wait: u64) -> impl Strategy<Value = Story> {
     (any_gang(), any_policy()).prop_flat_map(move |((gang, replicas), policy)| {
-        let Policy { kind, workers, success, grow_interval, .. } = gang;
-        let policy = Policy { kind, workers, success, grow_interval, ..policy };
+        let (Rules { kind, success, grow_interval, .. }, workers) = (gang.rules, gang.wishes.workers);
+        let policy = changed(policy, |policy| {
+            policy.rules.kind = kind;
+            policy.wishes.workers = workers;
+            policy.rules.success = success;
+            policy.rules.grow_interval = grow_interval;
+        });
         let chances = vec(any_chance(longest_wait), 0..150);
         (any_found(replicas.len()), chances).prop_map(move |(found, chances)| Story {
             policy: policy.clone(),
@@ -240,7 +252,7 @@ fn any_smooth_story() -> impl Strategy<Value = Story> {
         Chance::Reconnect(_) | Chance::Scale(..) | Chance::Push | Chance::Suspend(_) => false,
         Chance::Die | Chance::DieAtWrite(_) => false,
     };
-    any_story(150).prop_map(move |story| story.without(is_trouble).with(|policy| policy.deadline = None))
+    any_story(150).prop_map(move |story| story.without(is_trouble).with(|policy| policy.wishes.deadline = None))
 }
 
 fn finish(mut world: World) -> Result<World, TestCaseError> {
@@ -265,7 +277,10 @@ fn check_runs(story: &Story) -> Result<(), TestCaseError> {
 fn a_pod_that_the_master_deletes_does_not_count_as_an_eviction_in_the_next_start() {
     use Chance::{Go, Look, Lose, Obey, Progress, Wait};
     let (policy, replicas) = gang(GangKind::Fixed, (1, 1, 1), &["chief-0", "ps-0"]);
-    let policy = Policy { max_restarts: 1, success: SuccessRule::Decider(id("chief-0")), ..policy };
+    let policy = changed(policy, |policy| {
+        policy.rules.retries.max_restarts = 1;
+        policy.rules.success = SuccessRule::Decider(id("chief-0"));
+    });
     let begin = [Progress, Lose(0), Obey(2), Obey(0), Wait(23_000), Go(1, Remains::Nothing), Look(2), Wait(5000)];
     let end = [Lose(2), Look(0), Obey(2), Look(2), Progress];
     let chances = [&begin[..], &end[..]].concat();
@@ -288,7 +303,11 @@ fn a_pod_that_ends_after_its_start_order_was_withdrawn_is_replaced() {
         (gang(GangKind::Fixed, (3, 3, 3), &[]), SuccessRule::AllThatTrain, of_three),
         (gang(GangKind::Fixed, (1, 1, 1), &["ps-0"]), by_worker, [&begin[..], &end[..]].concat()),
     ] {
-        let policy = Policy { max_restarts: 3, backoff: Duration::ZERO, success, ..gang.0 };
+        let policy = changed(gang.0, |policy| {
+            policy.rules.retries.max_restarts = 3;
+            policy.rules.retries.backoff = Duration::ZERO;
+            policy.rules.success = success;
+        });
         finish(Story { policy, replicas: gang.1, found: vec![], chances }.play())
             .expect("the job does not finish, or its phase and record differ");
     }
@@ -299,7 +318,7 @@ fn a_job_that_was_suspended_with_an_unreachable_agent_runs_after_a_takeover_and_
     use Chance::{CutOff, Die, Obey, Progress, Scale, Suspend, Wait};
     for (kind, workers) in [(GangKind::Fixed, (1, 1, 1)), (GangKind::Elastic, (2, 12, 16))] {
         let (policy, replicas) = gang(kind, workers, &[]);
-        let policy = Policy { lease: Some(Lease::new(Duration::from_secs(5))), ..policy };
+        let policy = changed(policy, |policy| policy.rules.lease = Some(Lease::new(Duration::from_secs(5))));
         for steps in 1..6 {
             let begin = [&[Scale(0, 0), Progress, Obey(0)][..], &vec![Progress; steps]].concat();
             let end = [CutOff(0), Suspend(true), Wait(5000), Die];
@@ -369,9 +388,9 @@ proptest! {
     fn a_job_with_enough_restarts_starts_only_after_all_earlier_runs_are_dead_and_runs_in_the_end(story in any_story(60_000)) {
         let ends = |chance: &Chance| matches!(chance, Chance::Cancel | Chance::Exit(_, 0));
         check_runs(&story.without(ends).with(|policy| {
-            (policy.max_restarts, policy.deadline) = (u32::MAX, None);
-            policy.no_retry_exit_codes.clear();
-            policy.start_timeout = Duration::from_secs(1_000_000);
+            (policy.rules.retries.max_restarts, policy.wishes.deadline) = (u32::MAX, None);
+            policy.rules.retries.no_retry_exit_codes.clear();
+            policy.rules.start_timeout = Duration::from_secs(1_000_000);
         }))?;
     }
 }

@@ -1,6 +1,6 @@
 //! Checks that what a master concludes has happened in the simulated world.
 
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Place};
 use job::observation::Enrolled;
 use job::policy::SuccessRule;
 use job::replica::ReplicaPhase;
@@ -13,7 +13,7 @@ use super::pods::{Fate, Pod};
 
 impl World {
     /// Asserts that the failure that a master found in this gang has happened.
-    pub(super) fn check_failure(&self, failure: &Failure, gang: &Gang) {
+    pub(super) fn check_failure(&self, failure: &Failure, gang: &Gang<'_>) {
         let has_happened = match failure {
             // The failure was checked when the job was halted. Its pod may be lost since.
             failure if self.record.halted.as_ref().is_some_and(|halt| halt.failure == *failure) => true,
@@ -27,7 +27,7 @@ impl World {
             Failure::ReplicaLost { replica, reason, loss } => {
                 was_lost_so(self.pod(*replica), (*loss, reason), self.deaths)
             }
-            Failure::StartTimeout { missing, .. } => !missing.is_empty() && self.now >= self.policy.start_timeout,
+            Failure::StartTimeout { missing, .. } => !missing.is_empty() && self.now >= self.policy.rules.start_timeout,
             Failure::DeadlineExceeded { .. } => self.deadline.is_some_and(|given| given <= self.active),
         };
         assert!(has_happened, "this failure has not happened: {failure:?} in {gang:?}\n{:?}", self.pods);
@@ -39,7 +39,7 @@ impl World {
     }
 
     /// Asserts that all runs are dead when a start is over, except in lost pods.
-    pub(super) fn check_all_dead(&self, gang: &Gang) {
+    pub(super) fn check_all_dead(&self, gang: &Gang<'_>) {
         for place in gang.places() {
             let is_lost = matches!(place.phase, ReplicaPhase::Lost(_));
             assert!(is_lost || !self.pod(place.id).runs(), "{} still runs after its start is over", place.id);
@@ -55,22 +55,22 @@ impl World {
     }
 
     /// Asserts that exec.py of every member was started.
-    pub(super) fn check_running(&self, generation: Generation, gang: &Gang) {
+    pub(super) fn check_running(&self, generation: Generation, gang: &Gang<'_>) {
         // An evaluator that was lost in the meantime starts again alone.
         for member in gang.members().filter(|member| member.id.role != Role::Evaluator) {
             assert!(self.launched.contains(&(member.id, generation)), "{} does not run", member.id);
         }
     }
 
-    pub(super) fn check_success(&self, gang: &Gang) {
-        let decides = |member: &Member| match self.policy.success {
+    pub(super) fn check_success(&self, gang: &Gang<'_>) {
+        let decides = |member: &Place<'_>| match self.policy.rules.success {
             SuccessRule::AllThatTrain => member.id.role.trains(),
             SuccessRule::Decider(decider) => gang.seat(member) == decider,
         };
         let mut deciding = gang.members().filter(|member| decides(member)).peekable();
         assert!(deciding.peek().is_some(), "the master concludes a success without a deciding replica");
         for member in deciding {
-            let start = member.enrolled.map(|Enrolled { generation, .. }| generation);
+            let start = member.seen.enrolment().map(|Enrolled { generation, .. }| generation);
             let mut runs = self.pod(member.id).history().filter(|run| run.generation == start);
             let exit = runs.find_map(|run| run.exit.as_ref());
             assert!(exit.is_some_and(|exit| exit.is_success() && !exit.stopped), "{} has not succeeded", member.id);
@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
+fn earliest_in<'g>(gang: &'g Gang<'_>) -> Option<&'g ExitReport> {
     let exits =
         gang.members().filter(|member| member.id.role != Role::Evaluator).filter_map(|member| member.phase.exit());
     exits.filter(|exit| !exit.is_success() && !exit.stopped).min_by_key(|exit| exit.ended_at)
