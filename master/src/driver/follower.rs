@@ -16,23 +16,23 @@ use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal, Vigil};
 use protocol::warm::WarmRequest;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use super::context::Common;
 use super::delivery::Delivery;
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use super::timeline::TimelineOfJob;
-use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
+use crate::agents::client::{AgentAnswer, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::host::clock::wall_clock;
 use crate::logs::ReplicaLog;
 use crate::logs::series::SeriesOfJob;
-use crate::store::JobStore;
 
 /// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ pub(super) struct Follower {
 
 /// What a follower needs: the pod, and where the pod's states and output are sent.
 pub(super) struct Followed {
-    pub(super) agents: AgentClient,
+    pub(super) common: Common,
     pub(super) subject: Subject,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
@@ -58,9 +58,6 @@ pub(super) struct Followed {
     pub(super) series: Arc<SeriesOfJob>,
     /// The job's timeline, which gets the script's steps.
     pub(super) timeline: Arc<TimelineOfJob>,
-    /// The store, for its clock.
-    pub(super) store: Arc<dyn JobStore>,
-    pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
     /// The current delivery of the code that the job brings, if any.
@@ -90,7 +87,7 @@ impl Follower {
     pub(super) fn begin(followed: Followed) -> Self {
         let (news, copied) = watch::channel(Copied::default());
         let (address, lease, pod_ended) = (followed.address, followed.lease, CancellationToken::new());
-        let (reporter, watched) = (followed.reporter.clone(), watch::Sender::new(None));
+        let (reporter, watched) = (followed.common.reporter.clone(), watch::Sender::new(None));
         let (answers, heard) = watch::channel(None);
         let (began, ended) = (Instant::now(), pod_ended.clone());
         let pod = Pod { followed, news, answers, watched: watched.subscribe(), ended, began };
@@ -179,7 +176,7 @@ impl Pod {
                 | AgentState::Failed(_) => true,
             };
             let is_unreachable = matches!(state, AgentState::Unreachable { .. });
-            report(&self.followed.reporter, self.followed.subject, state).await;
+            report(&self.followed.common.reporter, self.followed.subject, state).await;
             if let (true, Some(vigil)) = (is_unreachable, &mut vigil) {
                 self.await_fence(vigil).await;
             }
@@ -220,7 +217,9 @@ impl Pod {
     /// After the agent's first answer, asks for a warm interpreter, which imports modules while the gang gathers. A
     /// refusal is harmless: the agent can also start a run without a warm interpreter.
     async fn warm_up(&self) {
-        let Followed { agents, address, warm: Some(request), .. } = &self.followed else { return };
+        let Followed { common: Common { agents, .. }, address, warm: Some(request), .. } = &self.followed else {
+            return;
+        };
         let mut answers = self.answers.subscribe();
         if answers.wait_for(Option::is_some).await.is_ok()
             && let Err(error) = agents.warm(*address, request).await
@@ -264,18 +263,18 @@ impl Pod {
     }
 
     fn note_step(&self, status: &RunStatus) {
-        let Followed { timeline, store, subject, .. } = &self.followed;
+        let Followed { common, timeline, subject, .. } = &self.followed;
         let step = status.helper.as_ref().and_then(|progress| progress.step);
         if let (true, Some(generation), Some(step)) = (subject.id.role.trains(), status.generation, step) {
-            timeline.step(generation, step, store.now());
+            timeline.step(generation, step, common.context.store.now());
         }
     }
 
     async fn pass_progress(&self, status: &RunStatus) {
-        let Followed { reporter, subject, balance_every: Some(_), .. } = &self.followed else { return };
+        let Followed { common, subject, balance_every: Some(_), .. } = &self.followed else { return };
         if let (Some(progress), Some(generation), None) = (&status.helper, status.generation, &status.exit) {
             // The send fails only if the driver has ended, so the error does not matter.
-            let _ = reporter.send(Report::Progress(*subject, generation, Box::new(progress.clone()))).await;
+            let _ = common.reporter.send(Report::Progress(*subject, generation, Box::new(progress.clone()))).await;
         }
     }
 
@@ -297,7 +296,7 @@ impl Pod {
     /// Asks for the agent's status. Retries an unreachable agent until its pod has ended. If the agent has a lease, the
     /// caller drops this future when the lease lapses.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
-        let Followed { agents, address, series, .. } = &self.followed;
+        let Followed { common: Common { agents, .. }, address, series, .. } = &self.followed;
         let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();
         let runs = |heard: &RunStatus| matches!(heard.state, RunState::Running | RunState::Stopping);
         let interval = || self.followed.balance_every.unwrap_or_else(|| series.interval());

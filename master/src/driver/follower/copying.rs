@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::{Copied, Followed, Pod, persistent};
 use crate::agents::client::{AgentAnswer, AgentError, LogPiece};
+use crate::driver::context::Common;
 use crate::error_chain::error_chain;
 use crate::host::clock::wall_clock;
 
@@ -99,7 +100,7 @@ impl Pod {
     /// end of the output, because an agent also ends the stream of a slow reader. When an agent has sent all output of
     /// a run, it names the run.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
-        let Followed { agents, address, log, .. } = &self.followed;
+        let Followed { common: Common { agents, .. }, address, log, .. } = &self.followed;
         loop {
             let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
             let base = self.kept(log.base_of(&status).await)?;
@@ -114,7 +115,7 @@ impl Pod {
     /// Copies the output that the file does not contain yet, until the agent ends the stream. Byte 0 of the agent's
     /// output is byte `base` of the file.
     async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
-        let Followed { agents, address, log, .. } = &self.followed;
+        let Followed { common: Common { agents, .. }, address, log, .. } = &self.followed;
         let before = log.progress().end;
         let mut stream = agents.logs(*address, before.saturating_sub(base), base).await?;
         let mut offset = stream.offset + base;

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::{Followed, Pod, persistent};
 use crate::agents::client::{AgentAnswer, AgentError, Poll};
+use crate::driver::context::Common;
 use crate::driver::tasks::report;
 
 /// A poll of an agent with a lease.
@@ -32,7 +33,8 @@ impl Leased {
         longest: Duration,
         is_worth_it: impl Fn(&AgentError) -> bool,
     ) -> Result<AgentAnswer, AgentError> {
-        let (Self { lease, after, heard }, Followed { agents, address, .. }) = (self, &pod.followed);
+        let (Self { lease, after, heard }, Followed { common: Common { agents, .. }, address, .. }) =
+            (self, &pod.followed);
         let poll = async |wait: Duration| {
             agents.status(*address, Some(Poll { after, wait, lease: Some((lease, heard)) })).await
         };
@@ -90,7 +92,7 @@ impl Pod {
             sleep(vigil.tick()).await;
         }
         if let Some(fenced) = self.unreachable(true) {
-            report(&self.followed.reporter, self.followed.subject, fenced).await;
+            report(&self.followed.common.reporter, self.followed.subject, fenced).await;
         }
     }
 

@@ -159,14 +159,12 @@ impl Pods {
         for (id, replica) in &mut self.replicas {
             if let (Some(address), Some(log)) = (replica.to_follow(), self.logs.of(*id)) {
                 replica.follower = Some(Follower::begin(Followed {
-                    agents: self.common.agents.clone(),
+                    common: self.common.clone(),
                     subject: replica.subject(*id),
                     address,
                     log,
                     series: Arc::clone(&self.series),
                     timeline: Arc::clone(&self.timeline),
-                    store: Arc::clone(&self.common.context.store),
-                    reporter: self.common.reporter.clone(),
                     warm: warm::request(spec, id.role, address.ip()),
                     delivery: code.delivery(),
                     lease: policy.rules.lease,
