@@ -10,6 +10,11 @@ use tokio::time::Instant;
 
 use crate::store::JobRecord;
 
+/// Maximum number of replicas in a small gang. The driver handles each event of a small gang at once.
+pub(super) const SMALL_GANG: usize = 64;
+/// Time between two steps of a larger gang, for each replica.
+const PAUSE_OF_REPLICA: Duration = Duration::from_micros(20);
+
 /// The phase and the rules of one job.
 pub(super) struct Machine {
     phase: JobPhase,
@@ -17,6 +22,8 @@ pub(super) struct Machine {
     began: Instant,
     /// When the driver must check the job's upkeep or size again.
     look_at: Option<Instant>,
+    /// Until when pods and agents need not be looked at again.
+    rests_until: Option<Instant>,
     /// When the finished job is deleted, if it has a time to live or there are too many finished jobs.
     forget_at: Option<Instant>,
 }
@@ -30,7 +37,7 @@ pub(super) struct Current<'a> {
 
 impl Machine {
     pub(super) fn new(phase: JobPhase, policy: Policy) -> Self {
-        Self { phase, policy, began: Instant::now(), look_at: None, forget_at: None }
+        Self { phase, policy, began: Instant::now(), look_at: None, rests_until: None, forget_at: None }
     }
 
     pub(super) fn phase(&self) -> &JobPhase {
@@ -59,6 +66,18 @@ impl Machine {
     /// Stores when the driver must look again, as the time since the driver began.
     pub(super) fn look_at(&mut self, at: Option<Duration>) {
         self.look_at = at.map(|at| self.began + at);
+    }
+
+    /// After a step of a gang with this many replicas, lets the events of pods and agents gather for a moment. Each step
+    /// looks at all replicas, and a thousand replicas cause thousands of events.
+    pub(super) fn rest(&mut self, replicas: usize) {
+        let pause = PAUSE_OF_REPLICA * u32::try_from(replicas).unwrap_or(u32::MAX);
+        self.rests_until = (replicas > SMALL_GANG).then(|| Instant::now() + pause);
+    }
+
+    /// Until when the events gather, if they do.
+    pub(super) fn rests_until(&self) -> Option<Instant> {
+        self.rests_until.filter(|until| *until > Instant::now())
     }
 
     pub(super) fn enter(&mut self, phase: JobPhase) {

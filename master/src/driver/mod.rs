@@ -170,7 +170,7 @@ impl Driver {
     /// Waits for one event and handles it.
     async fn turn(&mut self) -> Result<(), Stop> {
         let mut batch = Vec::new();
-        let wake = self.wake_at();
+        let (wake, rest) = (self.wake_at(), self.machine.rests_until());
         let Inbox { record, damaged, surplus, stagings, stacks, reports, tasks } = &mut self.inbox;
         tokio::select! {
             changed = record.changed() => match changed {
@@ -196,11 +196,13 @@ impl Driver {
                 });
                 return Ok(());
             }
-            changed = self.pods.changed() => match changed {
+            // Meanwhile the events of a large gang gather.
+            () = sleep_until(rest.unwrap_or_else(Instant::now)), if rest.is_some() => return Ok(()),
+            changed = self.pods.changed(), if rest.is_none() => match changed {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Err(Stop::End),
             },
-            _ = reports.recv_many(&mut batch, BACKLOG) => if !self.take_reports(batch)? {
+            _ = reports.recv_many(&mut batch, BACKLOG), if rest.is_none() => if !self.take_reports(batch)? {
                 return Ok(());
             },
             // Remove each ended task. Otherwise the number of tasks would grow with the job's age.

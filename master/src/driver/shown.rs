@@ -11,17 +11,15 @@ use tokio::time::Instant;
 
 use super::balance::Balance;
 use super::job_code::JobCode;
-use super::machine::Machine;
+use super::machine::{Machine, SMALL_GANG};
 use super::pods::{self, Pods};
 use super::record::Ledger;
 use super::starts::Starts;
 use super::view_sender::ViewSender;
 use crate::store::{Ended, JobRecord};
 
-/// Maximum number of replicas in a small gang. Except during a start, the view of a small gang is published after every
-/// change.
-const SMALL_GANG: usize = 64;
-/// Minimum time between two views of a larger gang while its phase stays the same.
+/// Minimum time between two views of a gang that is not small, while its phase stays the same. Except during a start, the
+/// view of a small gang is published after every change.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The view of a job before its driver has observed it.

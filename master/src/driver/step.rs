@@ -26,6 +26,7 @@ impl Driver {
     pub(super) async fn advance(&mut self) -> Result<(), Stop> {
         let before = self.machine.phase().clone();
         while self.step().await? {}
+        self.machine.rest(self.pods.count());
         // The view of a finished job does not change.
         if !matches!(before, JobPhase::Finished { .. }) {
             self.publish(*self.machine.phase() != before);
