@@ -7,7 +7,6 @@ pub(crate) mod script;
 pub(crate) mod spawn;
 pub(crate) mod tfjob;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::convert::identity;
 use std::io;
@@ -28,61 +27,9 @@ const TAIL_LENGTH: usize = 5;
 /// A value is invalid, or values contradict each other.
 impl From<SpecError> for Error {
     fn from(error: SpecError) -> Self {
-        Self::input(error.to_string()).hint(spec_hint(&error))
+        let hint = error.hint().replace("{train}", &command("train.py --image IMAGE"));
+        Self::input(error.to_string()).hint(hint)
     }
-}
-
-/// The flag to change. The text of a [`SpecError`] does not name flags.
-fn spec_hint(error: &SpecError) -> Cow<'static, str> {
-    let hint = match error {
-        SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
-        SpecError::LongName { .. } => "give a shorter --task",
-        SpecError::NoWorkers => "give --worker-num 1 or more",
-        SpecError::MinAboveMax { .. } => "give --worker-num MIN:MAX, with the smaller number first",
-        SpecError::NotElastic => "submit the job with --worker-num MIN:MAX",
-        SpecError::TooManyWorkers { .. } => "give a smaller --worker-num",
-        SpecError::TooManyPs { .. } => "give a smaller --ps-num",
-        SpecError::PsWithAllReduce(_) => "leave out --ps-num, or give --strategy ParameterServer",
-        SpecError::NoPs => "give --ps-num 1 or more",
-        SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
-        SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
-        SpecError::GroupsCount { .. } => {
-            "leave out --worker-num, or set it to the sum of the counts of all --worker flags"
-        }
-        SpecError::TooManyGroups(_) => "give --worker fewer times",
-        SpecError::EmptyGroup(_) => "leave out the --worker flag of this group",
-        SpecError::GroupPort { .. } => "give another port",
-        SpecError::ComputedKey(_) => "leave out this key",
-        SpecError::NoTemplate(_) => "give a pod with metadata and spec",
-        SpecError::GroupVariable { .. } => "put the value in quotation marks, or make it shorter",
-        SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
-        SpecError::Batching(_) => {
-            "change --global-batch, --min-batch, --max-batch, --batch-multiple or the batches of --worker"
-        }
-        SpecError::TooManyMetrics(_) => "give --metric fewer times",
-        SpecError::MetricName(_) => "give --metric NAME=REGEX, such as loss='loss: ([0-9.]+)'",
-        SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
-        SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
-        SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
-        SpecError::WaitWithoutCode => {
-            let named = command("train.py --image IMAGE");
-            return format!("name the script, as in {named}, or leave out --on-failure").into();
-        }
-        SpecError::LongLease(_) => "give a shorter --lease",
-        SpecError::TooManyModules(_) => {
-            "give fewer modules to --preload; modules that these modules import need no entry"
-        }
-        SpecError::ReservedEnv(_) => "leave the variable out of --env and --env-file",
-        SpecError::RefusedEnv(_) => "if the script needs this variable, also give --allow-env NAME",
-        SpecError::Env(_) => "change the variable in --env or --env-file",
-        SpecError::NulInArgument(_) => "change the arguments after --",
-        SpecError::LongArgument { .. } | SpecError::TooMuchInput { .. } => {
-            "put the data into a file that the script reads"
-        }
-        SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
-        SpecError::CodeAndWorkDir => "leave out work_dir",
-    };
-    hint.into()
 }
 
 /// The error for a file or folder that cannot be read.
