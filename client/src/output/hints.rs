@@ -76,9 +76,7 @@ fn for_batch(TooLargeBatch { replica, batch, most, possible }: &TooLargeBatch) -
 /// Whether the job has failed only because its script failed twice in the same way.
 fn would_fail_again(view: &JobView) -> bool {
     let Some((last, earlier)) = view.restarts.failed_starts.split_last() else { return false };
-    let policy = &view.spec.run_policy;
-    let may_restart = last.counted && view.restarts.spent() < policy.max_restarts;
-    let is_stopped_by_rule = policy.on_same_failure == OnSameFailure::Stop && view.spec.origin.is_none();
-    let fingerprint = last.fingerprint.as_ref().filter(|failure| failure.step.is_some());
-    may_restart && is_stopped_by_rule && fingerprint.is_some_and(|failure| failure.same_before(earlier).is_some())
+    let may_restart = last.counted && view.restarts.spent() < view.spec.run_policy.max_restarts;
+    let is_stopped_by_rule = view.spec.on_same_failure() == OnSameFailure::Stop;
+    may_restart && is_stopped_by_rule && last.fingerprint.as_ref().is_some_and(|failure| failure.would_recur(earlier))
 }

@@ -3,6 +3,7 @@
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{LeftBefore, Restarts, TooLargeBatch};
 use protocol::ids::UnixMillis;
+use protocol::origin::Origin;
 use protocol::progress::LostSteps;
 use protocol::run_policy::NO_RESTART_LIMIT;
 use protocol::view::JobState;
@@ -150,18 +151,23 @@ fn the_same_failure_at_the_same_step_is_named_with_the_start_before_and_the_flag
         members: 2,
         pushes: 0,
     };
-    let text = |step: Option<u64>, before: Option<u64>| {
+    let text_of = |step: Option<u64>, before: Option<u64>, origin: Option<Origin>| {
         let start = |generation: &str, step| FailedStart {
             generation: Some(generation.parse().unwrap()),
             fingerprint: Some(fingerprint(step)),
             ..failed(exited(1))
         };
         let starts = vec![start("1.1", before), start("1.2", step)];
-        why_text(&view(Some(JobResult::Failed { failure: exited(1) }), starts))
+        let mut failed = view(Some(JobResult::Failed { failure: exited(1) }), starts);
+        failed.spec.origin = origin;
+        why_text(&failed)
     };
+    let text = |step, before| text_of(step, before, None);
     let same = text(Some(12), Some(12));
     assert!(same.contains("\nsame as        start 1.1: the same exception, after step 12\n"), "{same}");
     assert!(same.ends_with("or submit with --retry-same to restart anyway"), "{same}");
+    let spawned = text_of(Some(12), Some(12), Some(Origin::Spawner { attempt: "Run_1".to_owned() }));
+    assert!(spawned.ends_with("or submit with --retry-same to restart anyway"), "{spawned}");
     let unknown = text(None, None);
     assert!(unknown.contains("\nsame as        start 1.1: the same exception\n"), "{unknown}");
     assert!(!unknown.contains("--retry-same"), "{unknown}");

@@ -9,7 +9,6 @@ use protocol::failure::{Failure, Fingerprint, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
-use protocol::origin::Origin;
 use protocol::run_policy::{
     BACKOFF_MAX_SECONDS, CleanPods, EVALUATOR_GRACE_SECONDS, HALT_SECONDS, OnFailure, OnSameFailure, OnStartTimeout,
     RestartRule, RunPolicy, SuccessPolicy,
@@ -228,7 +227,7 @@ impl Policy {
             no_retry_exit_codes,
             restart,
             on_failure,
-            on_same_failure,
+            on_same_failure: _, // see `JobSpec::on_same_failure`
             start_timeout_seconds,
             on_start_timeout,
             deadline_seconds,
@@ -251,10 +250,7 @@ impl Policy {
                 OnFailure::Restart => None,
                 OnFailure::Wait => Some(seconds(HALT_SECONDS)),
             },
-            on_same_failure: match &spec.origin {
-                Some(Origin::TfJob(_)) => OnSameFailure::Restart,
-                Some(Origin::Spawner { .. }) | None => *on_same_failure,
-            },
+            on_same_failure: spec.on_same_failure(),
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
@@ -314,10 +310,9 @@ impl Policy {
     }
 
     /// Whether the job should stop, because the script has failed twice in the same way. False if the user wants a
-    /// restart anyway. Also false if the script has reported no step, because it may have come further the second time.
+    /// restart anyway.
     pub fn would_fail_again(&self, failure: &Fingerprint, restarts: &Restarts) -> bool {
-        let is_same = || failure.same_before(&restarts.failed_starts).is_some();
-        self.rules.retries.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()
+        self.rules.retries.on_same_failure == OnSameFailure::Stop && failure.would_recur(&restarts.failed_starts)
     }
 
     /// Whether a restart would count; `None` if there must be no restart. A script that has completed a step may ask

@@ -245,6 +245,12 @@ impl Fingerprint {
         let before = earlier.iter().rev().find(|start| start.counted)?;
         (before.fingerprint.as_ref() == Some(self)).then_some(before)
     }
+
+    /// Whether the next start would fail in the same way too. False if the script has reported no step, because it may
+    /// have come further the second time.
+    pub fn would_recur(&self, earlier: &[FailedStart]) -> bool {
+        self.step.is_some() && self.same_before(earlier).is_some()
+    }
 }
 
 /// Maximum lines of a replica's last output in a [`FailedStart`].

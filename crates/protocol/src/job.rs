@@ -18,7 +18,7 @@ use crate::known_fields::keep_fields_of;
 use crate::metric::Pattern;
 use crate::origin::Origin;
 use crate::pod::PodOptions;
-use crate::run_policy::{OnUnreachable, RunPolicy};
+use crate::run_policy::{OnSameFailure, OnUnreachable, RunPolicy};
 pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
 use crate::tf_config::TfConfigOptions;
@@ -324,6 +324,14 @@ impl JobSpec {
     pub fn object_uid(&self) -> Option<&str> {
         let Some(Origin::TfJob(tfjob)) = &self.origin else { return None };
         tfjob.object_uid.as_deref()
+    }
+
+    /// What to do about a script that has failed twice in the same way. TFJobs always restart.
+    pub fn on_same_failure(&self) -> OnSameFailure {
+        match self.origin {
+            Some(Origin::TfJob(_)) => OnSameFailure::Restart,
+            Some(Origin::Spawner { .. }) | None => self.run_policy.on_same_failure,
+        }
     }
 
     /// A second path at which pods mount the folder with the code. Scripts of the job's launcher expect the code there.
