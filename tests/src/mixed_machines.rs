@@ -4,7 +4,7 @@
 //! workers share 48 cores. The ratio of the largest number of cores to the smallest (the heterogeneity level, HL) goes
 //! from 1 to 8 and back.
 
-use job::batching::{Balancer, Order, Rules};
+use job::batching::{Balancer, BatchRules, Order};
 use protocol::batching::BatchBounds;
 use protocol::ids::{ReplicaId, Role};
 use protocol::progress::Progress;
@@ -94,7 +94,7 @@ pub fn run(rule: Rule, global_batch: u32, costs: Costs, seed: u64) -> Outcome {
 
 struct Job {
     rule: Rule,
-    rules: Rules,
+    rules: BatchRules,
     costs: Costs,
     random: fastrand::Rng,
     sizes: Vec<u32>,
@@ -106,7 +106,8 @@ struct Job {
 
 impl Job {
     fn new(rule: Rule, global_batch: u32, costs: Costs, seed: u64) -> Self {
-        let rules = Rules { global_batch, bounds: vec![BatchBounds { min: 1, max: global_batch }; RANKS], multiple: 1 };
+        let rules =
+            BatchRules { global_batch, bounds: vec![BatchBounds { min: 1, max: global_batch }; RANKS], multiple: 1 };
         let sizes = rules.divide(&HL1).expect("the batch is at least the number of workers");
         let outcome = Outcome { sums: (global_batch, global_batch), ..Outcome::default() };
         let random = fastrand::Rng::with_seed(seed);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use e2e::mixed_machines::{Costs, Outcome, Rule, run};
-use job::batching::{Balancer, Order, Rules};
+use job::batching::{Balancer, BatchRules, Order};
 use protocol::batching::BatchBounds;
 use protocol::ids::{ReplicaId, Role};
 use protocol::progress::Progress;
@@ -25,7 +25,7 @@ const ROUNDS: u32 = 200;
 /// change often, so that the balancer also orders sizes.
 pub(crate) fn balancer() -> Row {
     let bounds = vec![BatchBounds { min: 1, max: RANKS * BATCH }; RANKS as usize];
-    let rules = Rules { global_batch: RANKS * BATCH, bounds, multiple: 1 };
+    let rules = BatchRules { global_batch: RANKS * BATCH, bounds, multiple: 1 };
     let worker = |index| ReplicaId { role: Role::Worker, index };
     let mut balancer = Balancer::new((0..RANKS).map(worker).collect(), rules, 1);
     let mut totals = vec![Progress { batch: BATCH, ..Progress::default() }; RANKS as usize];

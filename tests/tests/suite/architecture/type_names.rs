@@ -15,7 +15,6 @@ const SHARED: [&str; 18] = [
     "Current",
     "Environment",
     "Mark",
-    "Member",
     "OldJob",
     "Order",
     "Pod",
