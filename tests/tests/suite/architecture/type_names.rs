@@ -6,7 +6,7 @@ use super::{CRATES, sources};
 
 /// The names that two or more types of the programs have. Add a name only if both types are the same thing in two
 /// programs, or if every other name would be worse.
-const SHARED: [&str; 18] = [
+const SHARED: [&str; 17] = [
     "Action",
     "At",
     "Cluster",
