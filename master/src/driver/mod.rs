@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use job::phase::{self, Action, JobPhase};
 use job::policy::Policy;
+use protocol::ids::ReplicaId;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -233,15 +234,13 @@ impl Driver {
     fn take_pods(&mut self) {
         let has_run = self.ledger.get().newest_ended().is_some() || !self.starts.roster().is_empty();
         self.pods.take(has_run, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
-        self.note_replicas();
+        self.pods.ids().for_each(|id| self.note_replica(id));
     }
 
-    /// Notes in the timeline what is observed of all replicas now.
-    fn note_replicas(&self) {
-        let (horizon, now) = (self.machine.horizon(), self.ledger.now());
-        for (id, tracked) in self.pods.tracked() {
-            self.starts.timeline().see(id, tracked, horizon, now);
-        }
+    /// Notes in the timeline what is observed of this replica now.
+    fn note_replica(&self, id: ReplicaId) {
+        let Some(tracked) = self.pods.tracked(id) else { return };
+        self.starts.timeline().see(id, tracked, self.machine.horizon(), self.ledger.now());
     }
 
     /// Handles reports. Returns whether the driver must call `step`.
@@ -255,10 +254,7 @@ impl Driver {
             match report {
                 Report::Agent(subject, agent) => {
                     self.pods.hear((subject, agent), current, &self.code);
-                    let (horizon, now) = (self.machine.horizon(), self.ledger.now());
-                    let tracked = self.pods.tracked_of(subject.id);
-                    let timeline = self.starts.timeline();
-                    tracked.into_iter().for_each(|tracked| timeline.see(subject.id, tracked, horizon, now));
+                    self.note_replica(subject.id);
                 }
                 Report::Progress(subject, generation, report) => {
                     if matches!(phase, JobPhase::Running { .. }) && phase.generation() == Some(generation) {

@@ -102,8 +102,9 @@ impl Driver {
         let record = self.ledger.get();
         match action {
             Action::Keep(upkeep) => {
+                let changed = [&upkeep.create[..], &upkeep.delete].concat();
                 self.pods.keep(upkeep, &record.spec, &self.machine);
-                self.note_replicas();
+                changed.into_iter().for_each(|id| self.note_replica(id));
             }
             Action::Enrol { generation, roster } => {
                 let earlier = self.starts_so_far();

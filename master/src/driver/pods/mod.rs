@@ -103,12 +103,12 @@ impl Pods {
     }
 
     /// All replicas.
-    pub(super) fn tracked(&self) -> impl Iterator<Item = (ReplicaId, &Tracked)> {
-        self.replicas.iter().map(|(id, replica)| (*id, &replica.tracked))
+    pub(super) fn ids(&self) -> impl Iterator<Item = ReplicaId> {
+        self.replicas.keys().copied()
     }
 
     /// This replica, if the job has it.
-    pub(super) fn tracked_of(&self, id: ReplicaId) -> Option<&Tracked> {
+    pub(super) fn tracked(&self, id: ReplicaId) -> Option<&Tracked> {
         self.replicas.get(&id).map(|replica| &replica.tracked)
     }
 
