@@ -13,7 +13,7 @@ use crate::store::JobRecord;
 /// Maximum number of replicas in a small gang. The driver handles each event of a small gang at once.
 pub(super) const SMALL_GANG: usize = 64;
 /// Time between two steps of a larger gang, for each replica.
-const PAUSE_OF_REPLICA: Duration = Duration::from_micros(20);
+const PAUSE_OF_REPLICA: Duration = Duration::from_micros(50);
 
 /// The phase and the rules of one job.
 pub(super) struct Machine {
