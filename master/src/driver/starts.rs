@@ -182,32 +182,17 @@ impl Starts {
     /// Notes how the start of the phase `before` has ended, or which start of an earlier master goes on.
     fn leave(&mut self, (before, after): (&JobPhase, &JobPhase), entered: &Entered<'_>, facts: &mut Facts) {
         let Entered { gang, record, failure, now, .. } = *entered;
-        match (before, after) {
-            (JobPhase::Stopping { .. }, JobPhase::Stopping { .. })
-            | (JobPhase::Pending { .. }, JobPhase::Starting(Attempt { stage: StartStage::Configuring, .. })) => {}
-            (JobPhase::Stopping(Stop { ending, .. }), _) => {
-                self.lost_steps = gang.unsaved_steps();
-                if let Ending::Failed(known) = ending {
-                    // Every member has ended. The failure that came first may have been reported last.
-                    self.note_failure(gang.cause(known.clone()));
-                }
-                facts.end(ending_of(ending, failure, gang), now);
+        if let (JobPhase::Stopping(Stop { ending, .. }), false) = (before, matches!(after, JobPhase::Stopping { .. })) {
+            self.lost_steps = gang.unsaved_steps();
+            if let Ending::Failed(known) = ending {
+                // Every member has ended. The failure that came first may have been reported last.
+                self.note_failure(gang.cause(known.clone()));
             }
-            (JobPhase::Pending { .. }, _) => {
-                let starts = self.so_far(gang, record.starts());
-                after.generation().into_iter().for_each(|generation| facts.adopt(generation, gang, starts));
-            }
-            (
-                JobPhase::Queued { .. }
-                | JobPhase::Starting { .. }
-                | JobPhase::Running { .. }
-                | JobPhase::Restarting { .. }
-                | JobPhase::Halted { .. }
-                | JobPhase::Suspended { .. }
-                | JobPhase::Releasing { .. }
-                | JobPhase::Finished { .. },
-                _,
-            ) => {}
+            facts.end(ending_of(ending, failure, gang), now);
+        }
+        let is_new = matches!(after, JobPhase::Starting(Attempt { stage: StartStage::Configuring, .. }));
+        if let (JobPhase::Pending { .. }, Some(generation), false) = (before, after.generation(), is_new) {
+            facts.adopt(generation, gang, self.so_far(gang, record.starts()));
         }
     }
 
@@ -300,19 +285,13 @@ impl Starts {
     }
 
     fn note_why_it_restarts(&mut self, before: &JobPhase, gang: &Gang<'_>, policy: &Policy) {
-        match before {
+        if matches!(before, JobPhase::Starting { .. }) {
             // A member was lost before any agent was asked to run exec.py.
-            JobPhase::Starting { .. } => self.note_first_failure(gang, policy),
-            JobPhase::Suspended { .. } => self.cause = Some(ChangeCause::Resumed),
-            JobPhase::Halted(halt) if halt.has_new_code(policy) => self.cause = Some(ChangeCause::Pushed),
-            JobPhase::Halted { .. }
-            | JobPhase::Pending { .. }
-            | JobPhase::Queued { .. }
-            | JobPhase::Running { .. }
-            | JobPhase::Stopping { .. }
-            | JobPhase::Restarting { .. }
-            | JobPhase::Releasing { .. }
-            | JobPhase::Finished { .. } => {}
+            self.note_first_failure(gang, policy);
+        } else if matches!(before, JobPhase::Suspended { .. }) {
+            self.cause = Some(ChangeCause::Resumed);
+        } else if matches!(before, JobPhase::Halted(halt) if halt.has_new_code(policy)) {
+            self.cause = Some(ChangeCause::Pushed);
         }
     }
 }
