@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use k8s_openapi::jiff::fmt::rfc2822;
 use protocol::ids::UnixMillis;
 use reqwest::header::{DATE, HeaderMap};
 
@@ -27,13 +26,17 @@ pub(super) fn learn(headers: &HeaderMap) {
 
 /// How far a `Date` (RFC 9110, section 5.6.7) is ahead of `here`.
 fn ahead(date: &str, here: i64) -> i64 {
-    let difference = rfc2822::parse(date).map_or(0, |date| date.timestamp().as_millisecond().saturating_sub(here));
+    let difference = httpdate::parse_http_date(date).map_or(0, |date| millis(date).saturating_sub(here));
     if difference.abs() < NOTEWORTHY_MILLIS { 0 } else { difference }
 }
 
 /// This machine's clock, in milliseconds since the Unix epoch.
 fn here() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    millis(SystemTime::now())
+}
+
+fn millis(time: SystemTime) -> i64 {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     since_epoch.as_millis().try_into().unwrap_or(i64::MAX)
 }
 
