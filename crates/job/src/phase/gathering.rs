@@ -14,7 +14,7 @@ use crate::alone::{first_failure, returns_alone};
 use crate::gang::{Place, is_disruption};
 use crate::observation::{PodDeletion, Presence};
 use crate::replica::ReplicaPhase;
-use crate::roster::{Choice, choose, last_start, wanted};
+use crate::roster::{Choice, choose, is_ready, last_start, wanted};
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (gathering, since) = queue::at_gate(gathering, since, seen);
@@ -109,7 +109,8 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     is_late.then(|| {
         let wanted = wanted(gang, policy.wishes.workers);
         let is_needed = |place: &Place<'_>| wanted.iter().any(|wanted| wanted.id == place.id);
-        gang.start_timeout(policy.rules.start_timeout, |place| place.has_joined() || !is_needed(place))
+        let has_come = |place: &Place<'_>| is_ready(place) && !place.seen.may_run();
+        gang.start_timeout(policy.rules.start_timeout, |place| has_come(place) || !is_needed(place))
     })
 }
 

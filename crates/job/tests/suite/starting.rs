@@ -2,18 +2,33 @@
 
 use std::time::Duration;
 
+use job::observation::PodState;
 use job::observation::Presence::{Absent, Live};
 use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, Seen, StartStage, next_look};
 use job::policy::{RELEASE_TIMEOUT, STOP_GRACE};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use job::turns::Turn;
+use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::support::{
-    FIRST, GATHERING, POLICY, SINCE, SOON, absent, begin_start, begun, changed, create, ending_of, exit, exited, look,
-    look_at, lost, pending, restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
+    FIRST, GATHERING, POLICY, SINCE, SOON, absent, begin_start, begun, changed, create, ending_of, exit, exited, fixed,
+    id, look, look_at, lost, observed, pending, place, restarting, running, seen, starting, step, stop_with, stopped,
+    stopping, with_pods, workers,
 };
+
+#[test]
+fn a_replica_whose_stopped_run_left_it_in_a_pod_that_leaves_is_missing_when_the_gang_is_late() {
+    let not_started = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(1) };
+    let leaving = observed(&place("worker-1", Exited(FIRST, not_started), Live), |seen| {
+        seen.pod = Some(PodState::Leaving { reason: "drained".to_owned() });
+    });
+    let gang = fixed(vec![place("worker-0", Joined, Live), leaving]);
+    let (phase, _) = look_at(SINCE + POLICY.rules.start_timeout, pending(), &gang);
+    let Ending::Failed(Failure::StartTimeout { missing, .. }) = ending_of(phase) else { panic!("not late") };
+    assert_eq!(missing, [id("worker-1")]);
+}
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
     JobPhase::Starting(Attempt { generation: FIRST, stage, since, pushes: 0 })
