@@ -9,12 +9,12 @@ pub fn replicas(spec: &JobSpec) -> Vec<ReplicaId> {
     with_workers(spec, spec.worker_num)
 }
 
-/// All replicas of the job, if the maximum of `workers` is the number of workers. A fixed job has no range.
+/// All replicas of the job when it has `workers.max` workers. `None`: the number of workers in the spec.
 pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> {
     with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
 }
 
-/// The kinds of the job's pods. For each kind: a replica of this kind, and the minimum number of pods.
+/// The kinds of the job's pods. For each kind: a replica of this kind, and how many pods of it the smallest gang has.
 pub fn kinds(spec: &JobSpec) -> Vec<(ReplicaId, usize)> {
     let mut kinds: Vec<(ReplicaId, usize)> = vec![];
     for replica in with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)) {
