@@ -50,9 +50,9 @@ pub(crate) struct CodeKeeper {
     pub(super) table: Arc<JobTable>,
     /// The code that only this master's disk has, although the store of records could keep a copy; and why there is no
     /// copy.
-    pub(super) on_disk: Mutex<BTreeMap<CodeId, String>>,
+    on_disk: Mutex<BTreeMap<CodeId, String>>,
     /// The code that pushes have replaced, each with the view of its job.
-    pub(super) replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
+    replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
 }
 
 impl CodeKeeper {

@@ -13,8 +13,7 @@ use protocol::patch::JobPatch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::code_copies::CodeKeeper;
-use super::code_copies::KeptCode;
+use super::code_copies::{CodeKeeper, KeptCode};
 use super::error::{JobsError, of_store};
 use super::{JobHandle, JobTable, Submitted};
 use crate::backend::COUNTING_LIMIT;

@@ -31,9 +31,9 @@ impl JobTable {
         Self { handles, arrivals, list, all_readable: AtomicBool::new(false) }
     }
 
-    /// Adds a job. Returns the entry that its name had before.
-    pub(super) fn insert(&self, name: JobName, handle: JobHandle) -> Option<JobHandle> {
-        self.handles.lock().insert(name, handle)
+    /// Adds a job, or gives a job that is there a new handle.
+    pub(super) fn insert(&self, name: JobName, handle: JobHandle) {
+        self.handles.lock().insert(name, handle);
     }
 
     pub(super) fn remove(&self, name: &JobName) -> Option<JobHandle> {
