@@ -41,7 +41,7 @@ pub use self::context::{Channels, Context, Kept, StacksRequest, Staged, Staging}
 use self::job_code::JobCode;
 use self::machine::{Current, Machine};
 use self::past::Past;
-use self::pods::Pods;
+use self::pods::{Pods, ReplicaTable, Runs};
 use self::record::Ledger;
 use self::reports::Report;
 use self::room::Room;
@@ -86,7 +86,9 @@ struct Inbox {
 struct Driver {
     machine: Machine,
     ledger: Ledger,
+    replicas: ReplicaTable,
     pods: Pods,
+    runs: Runs,
     code: JobCode,
     starts: Starts,
     balance: Balance,
@@ -124,17 +126,19 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
 impl Driver {
     fn new(context: Arc<Context>, stored: Stored, channels: Channels, (phase, policy): (JobPhase, Policy)) -> Self {
         let (reporter, reports) = mpsc::channel(BACKLOG);
-        let Channels { record, damaged, surplus, stagings, stacks, view, kept: Kept { logs, series, timeline }, seat } =
-            channels;
-        let starts = Starts::new(&stored.record, &phase, Arc::clone(&timeline), context.store.now());
+        let Channels { record, damaged, surplus, stagings, stacks, view, kept, seat } = channels;
+        let starts = Starts::new(&stored.record, &phase, Arc::clone(&kept.timeline), context.store.now());
         let token = context.agent_key.token(&stored.record.uid);
         let agents = context.agents.with_token(&token);
         let asks = context.backend.asks(&stored.record.spec).filter(|_| stored.record.ended.is_none());
         let common = Common { job: stored.key(), agents, context: Arc::clone(&context), reporter };
+        let code = JobCode::new(common.clone(), stored.record.code());
         Self {
-            code: JobCode::new(common.clone(), stored.record.code()),
             balance: Balance::new(common.clone()),
-            pods: Pods::new(common, token, Kept { logs, series, timeline }, &stored.record),
+            replicas: ReplicaTable::new(&stored.record, Arc::clone(&kept.logs)),
+            runs: Runs::new(common.clone(), Arc::clone(&kept.series), code.delivery()),
+            pods: Pods::new(common, token, kept),
+            code,
             starts,
             room: Room::new(seat, asks),
             shown: Shown::new(view.clone()),
@@ -184,11 +188,11 @@ impl Driver {
             () = self.past.kept(), if self.past.is_underway() => {}
             () = surplus.notified() => self.machine.forget_at(Some(Instant::now())),
             Some(staging) = stagings.recv() => {
-                self.code.stage(staging, self.pods.answering(), tasks);
+                self.code.stage(staging, self.replicas.answering(), tasks);
                 return Ok(());
             }
             Some(mut request) = stacks.recv() => {
-                let stacks = self.pods.stacks(self.machine.horizon(), STACKS_LIMIT);
+                let stacks = self.runs.stacks(&self.replicas, self.machine.horizon(), STACKS_LIMIT);
                 tasks.spawn(async move {
                     tokio::select! {
                         stacks = stacks => drop(request.send(stacks)),
@@ -213,7 +217,7 @@ impl Driver {
             }),
             () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
         }
-        self.pods.prepare_again(&mut self.inbox.tasks);
+        self.pods.prepare_again(&self.replicas, &mut self.inbox.tasks);
         Box::pin(self.advance()).await
     }
 
@@ -226,20 +230,21 @@ impl Driver {
         self.machine.follow(self.ledger.get(), self.ledger.active_time());
         self.code.follow(self.ledger.get().code());
         if !self.ledger.has_ended() {
-            self.pods.resize(self.ledger.get(), self.machine.policy().wishes.workers != before);
+            self.replicas.resize(self.ledger.get(), self.machine.policy().wishes.workers != before);
         }
         self.advance().await
     }
 
     fn take_pods(&mut self) {
         let has_run = self.ledger.get().newest_ended().is_some() || !self.starts.roster().is_empty();
-        self.pods.take(has_run, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
-        self.pods.ids().for_each(|id| self.note_replica(id));
+        let current = Current { record: self.ledger.get(), machine: &self.machine };
+        self.pods.take(&mut self.replicas, has_run, current, &self.code);
+        self.replicas.ids().for_each(|id| self.note_replica(id));
     }
 
     /// Notes in the timeline what is observed of this replica now.
     fn note_replica(&self, id: ReplicaId) {
-        let Some(tracked) = self.pods.tracked(id) else { return };
+        let Some(tracked) = self.replicas.tracked(id) else { return };
         self.starts.timeline().see(id, tracked, self.machine.horizon(), self.ledger.now());
     }
 
@@ -253,25 +258,26 @@ impl Driver {
         for report in batch {
             match report {
                 Report::Agent(subject, agent) => {
-                    self.pods.hear((subject, agent), current, &self.code);
+                    self.replicas.hear((subject, agent), current, &self.code);
                     self.note_replica(subject.id);
                 }
                 Report::Progress(subject, generation, report) => {
                     if matches!(phase, JobPhase::Running { .. }) && phase.generation() == Some(generation) {
-                        let ranks = || self.pods.ranks(current);
+                        let ranks = || pods::ranks(&self.replicas, current);
                         self.balance.hear((subject, &report), generation, current.record, ranks);
                     }
                 }
-                Report::Waits(subject, wait) => self.pods.wait(subject, wait),
+                Report::Waits(subject, wait) => self.replicas.wait(subject, wait),
                 Report::NotStopped { replica, generation, reason } if generation == phase.generation() => {
-                    self.pods.delete_unstopped((replica, &reason), phase.horizon(), &mut self.inbox.tasks);
+                    let (replicas, tasks) = (&mut self.replicas, &mut self.inbox.tasks);
+                    self.pods.delete_unstopped(replicas, (replica, &reason), phase.horizon(), tasks);
                 }
                 // The report is about an earlier start, whose runs are dead.
                 Report::NotStopped { .. } => {}
                 Report::Broken => return Err(Stop::Broken),
             }
         }
-        if !is_only_progress && (!are_awaited || !self.pods.awaits_others(phase)) {
+        if !is_only_progress && (!are_awaited || !pods::awaits_others(phase, &self.replicas)) {
             return Ok(true);
         }
         self.publish(false);
@@ -280,8 +286,8 @@ impl Driver {
 
     /// The next time to act without an event.
     fn wake_at(&self) -> Option<Instant> {
-        let is_emptied = self.is_to_be_forgotten() || self.machine.is_finished() && self.pods.are_leaving();
-        let times = [self.machine.wake_at(is_emptied), self.pods.prepare_at(), self.shown.publish_at()];
+        let is_emptied = self.is_to_be_forgotten() || self.machine.is_finished() && self.replicas.are_leaving();
+        let times = [self.machine.wake_at(is_emptied), self.pods.prepare_at(&self.replicas), self.shown.publish_at()];
         times.into_iter().flatten().min()
     }
 
@@ -290,8 +296,8 @@ impl Driver {
     }
 
     fn publish(&mut self, has_moved: bool) {
-        let Self { machine, ledger, starts, pods, code, balance, shown, room, .. } = self;
-        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, pods, code, balance, turn: room.turn() });
+        let Self { machine, ledger, starts, replicas, code, balance, shown, room, .. } = self;
+        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, replicas, code, balance, turn: room.turn() });
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::balance::Balance;
 use super::job_code::JobCode;
 use super::machine::{Machine, SMALL_GANG};
-use super::pods::{self, Pods};
+use super::pods::{self, ReplicaTable};
 use super::record::Ledger;
 use super::starts::Starts;
 use super::view_sender::ViewSender;
@@ -67,7 +67,7 @@ pub(super) struct Scene<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) machine: &'a Machine,
     pub(super) starts: &'a Starts,
-    pub(super) pods: &'a Pods,
+    pub(super) replicas: &'a ReplicaTable,
     pub(super) code: &'a JobCode,
     pub(super) balance: &'a Balance,
     pub(super) turn: &'a Turn,
@@ -102,7 +102,7 @@ impl Shown {
             times: scene.starts.times().clone(),
             generation: self.view.borrow().generation,
             roster: roster(scene),
-            replicas: scene.pods.views(scene.ledger.get(), scene.machine),
+            replicas: pods::views(scene.replicas, scene.ledger.get(), scene.machine),
         }
     }
 
@@ -112,19 +112,19 @@ impl Shown {
         self.publish_at = None;
         // During a start, publish only if the phase, its stage or the wanted code has changed. The agents of a large
         // gang send thousands of answers.
-        let shows_wanted = || self.view.borrow().wanted_code == scene.pods.wanted_code(scene.code);
+        let shows_wanted = || self.view.borrow().wanted_code == scene.replicas.wanted_code(scene.code);
         if !has_moved && matches!(scene.machine.phase(), JobPhase::Starting { .. }) && shows_wanted() {
             return;
         }
         let next = self.published_at + PUBLISH_INTERVAL;
-        let is_due = has_moved || scene.pods.count() <= SMALL_GANG || next <= Instant::now();
+        let is_due = has_moved || scene.replicas.ids().len() <= SMALL_GANG || next <= Instant::now();
         if !is_due {
             self.publish_at = Some(next);
             return;
         }
         self.published_at = Instant::now();
         // The view of a finished job does not change.
-        let unusual = scene.pods.until_unusual().filter(|_| scene.machine.phase().result().is_none());
+        let unusual = pods::until_unusual(scene.replicas).filter(|_| scene.machine.phase().result().is_none());
         self.publish_at = unusual.map(|left| self.published_at + left);
         let shown = self.shown(scene);
         self.view.send_if_modified(|view| renew(view, shown));
@@ -132,20 +132,20 @@ impl Shown {
 
     /// The current view of the job, without its `seq`: see [`renew`].
     fn shown(&self, scene: Scene<'_>) -> JobView {
-        let Scene { ledger, machine, starts, pods, code, balance, turn } = scene;
+        let Scene { ledger, machine, starts, replicas, code, balance, turn } = scene;
         let (record, phase) = (ledger.get(), machine.phase());
         let mut view = JobView {
             state: phase.state(),
             generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
             result: phase.result().cloned(),
-            wanted_code: pods.wanted_code(code).filter(|_| record.ended.is_none()),
+            wanted_code: replicas.wanted_code(code).filter(|_| record.ended.is_none()),
             started_pushes: starts.started_pushes(),
             roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
             changes: starts.timeline().changes(machine.policy().rules.kind),
             queued_behind: queued_behind(phase, turn),
             batches: balance.shown(phase.generation()),
             times: times(record, starts.times()),
-            ..recorded(record, pods.views(record, machine))
+            ..recorded(record, pods::views(replicas, record, machine))
         };
         // The record's `restarts` does not yet contain the newest failure if it was just diagnosed, or if the job is
         // halted. So the view adds it.

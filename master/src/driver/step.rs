@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::machine::{Current, Machine};
-use super::pods::Pods;
+use super::pods::{self, ReplicaTable};
 use super::record::Ledger;
 use super::room::Room;
 use super::shown::Scene;
@@ -26,7 +26,7 @@ impl Driver {
     pub(super) async fn advance(&mut self) -> Result<(), Stop> {
         let before = self.machine.phase().clone();
         while self.step().await? {}
-        self.machine.rest(self.pods.count());
+        self.machine.rest(self.replicas.ids().len());
         // The view of a finished job does not change.
         if !matches!(before, JobPhase::Finished { .. }) {
             self.publish(*self.machine.phase() != before);
@@ -42,22 +42,22 @@ impl Driver {
         if self.pods.have_changed() {
             self.take_pods();
         }
-        let Self { machine, ledger, pods, starts, balance, room, .. } = self;
-        let mut gang = pods.gang(machine.horizon());
+        let Self { machine, ledger, replicas, runs, starts, balance, room, .. } = self;
+        let mut gang = replicas.gang(machine.horizon());
         gang.note_too_large(balance.too_large(gang.out_of_memory(), ledger.get()));
         starts.note_saved(&gang);
-        let (phase, actions) = step(&gang, pods.hold_room(), ledger, machine, room);
+        let (phase, actions) = step(&gang, replicas.hold_room(), ledger, machine, room);
         // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
-        diagnose(judged(&phase, &actions), &gang, ledger, pods, machine.policy()).await;
+        diagnose(judged(&phase, &actions), &gang, ledger, replicas, machine.policy()).await;
         let has_moved = phase != *machine.phase();
         if has_moved {
             // Measure now how long scripts have been silent: they may print something when they are stopped.
             if phase.is_late() && !machine.phase().is_late() {
-                ledger.note_silence(pods.silences(machine.horizon()).await);
-                let stacks = Box::pin(pods.stacks(machine.horizon(), STACKS_TIMEOUT)).await;
+                ledger.note_silence(replicas.silences(machine.horizon()).await);
+                let stacks = Box::pin(runs.stacks(replicas, machine.horizon(), STACKS_TIMEOUT)).await;
                 ledger.note_stacks((!stacks.is_empty()).then(|| sentence(&stacks)));
             }
-            let last_launch = phase.generation().and_then(|generation| pods.last_launch(generation));
+            let last_launch = phase.generation().and_then(|start| pods::last_launch(replicas, start));
             let entered = Entered {
                 gang: &gang,
                 policy: machine.policy(),
@@ -78,10 +78,14 @@ impl Driver {
 
     /// Enters a phase.
     fn enter(&mut self, phase: JobPhase) {
-        self.pods.enter(&phase, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
+        let record = self.ledger.get();
+        self.replicas.enter(&phase, record.ended.is_some());
+        if matches!(phase, JobPhase::Restarting { .. }) {
+            self.pods.follow(&mut self.replicas, &record.spec, self.machine.policy(), &self.code);
+        }
         self.ledger.enter(&phase);
         if matches!(phase, JobPhase::Finished { .. }) {
-            self.pods.complete_logs(&mut self.inbox.tasks);
+            self.pods.complete_logs(&mut self.replicas, &mut self.inbox.tasks);
             self.machine.forget_at(self.time_left().map(|left| Instant::now() + left));
         }
         let generation = phase.generation().map(tracing::field::display);
@@ -103,12 +107,12 @@ impl Driver {
         match action {
             Action::Keep(upkeep) => {
                 let changed = [&upkeep.create[..], &upkeep.delete].concat();
-                self.pods.keep(upkeep, &record.spec, &self.machine);
+                self.pods.keep(&mut self.replicas, upkeep, &record.spec, self.machine.elapsed());
                 changed.into_iter().for_each(|id| self.note_replica(id));
             }
             Action::Enrol { generation, roster } => {
                 let earlier = self.starts_so_far();
-                self.pods.enrol(generation, &roster, (earlier, self.machine.policy().wishes.pushes));
+                self.replicas.enrol(generation, &roster, (earlier, self.machine.policy().wishes.pushes));
                 self.starts.begin(earlier, generation, &roster);
             }
             Action::Configure(generation) => {
@@ -116,27 +120,22 @@ impl Driver {
                 self.starts.configure(self.machine.policy().wishes.pushes);
                 self.balance.keep_speeds();
                 let current = Current { record, machine: &self.machine };
-                let sizes = self.pods.configure(generation, current, &self.code, &self.balance).await;
+                let sizes = self.runs.configure(generation, &mut self.replicas, current, &self.balance).await;
                 self.balance.begin_with(generation, sizes);
             }
             Action::Launch(generation) => {
-                if self.pods.has_prototypes() {
+                if self.replicas.have_prototypes() {
                     self.ledger.remember(generation).await?;
                 }
-                self.pods.launch(generation, &self.machine, &self.code).await;
+                self.runs.launch(generation, &self.replicas, &self.machine).await;
             }
             Action::Rejoin { generation, replica } => {
                 let current = Current { record, machine: &self.machine };
-                self.pods.rejoin((generation, replica), current, &self.code, &self.balance).await;
+                let (replicas, start) = (&mut self.replicas, (generation, replica));
+                self.runs.rejoin(start, replicas, current, &self.balance).await;
             }
-            Action::StopTraining { grace } => {
-                let current = Current { record, machine: &self.machine };
-                self.pods.stop((grace, |role| role != Role::Evaluator), current, &mut self.inbox.tasks).await;
-            }
-            Action::StopRuns { grace } => {
-                let current = Current { record, machine: &self.machine };
-                self.pods.stop((grace, |_| true), current, &mut self.inbox.tasks).await;
-            }
+            Action::StopTraining { grace } => self.stop(grace, |role| role != Role::Evaluator).await,
+            Action::StopRuns { grace } => self.stop(grace, |_| true).await,
             // `advance` has stored the diagnosis.
             Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,
             Action::RecordHalt => {
@@ -144,26 +143,46 @@ impl Driver {
             }
             Action::RecordSuspension => self.ledger.record_suspension(self.starts_so_far()).await?,
             Action::Conclude(result) => {
-                let Self { machine, ledger, starts, pods, code, balance, shown, room, .. } = &*self;
-                let scene = Scene { ledger, machine, starts, pods, code, balance, turn: room.turn() };
+                let Self { machine, ledger, starts, replicas, code, balance, shown, room, .. } = &*self;
+                let scene = Scene { ledger, machine, starts, replicas, code, balance, turn: room.turn() };
                 let ended = shown.end(result, scene);
                 self.ledger.conclude(ended).await?;
             }
-            Action::ReleasePods => self.pods.release(self.machine.elapsed(), &mut self.inbox.tasks).await,
-            Action::DeletePods(which) => self.pods.delete(which, &self.machine).await,
+            Action::ReleasePods => {
+                self.call_start_back().await;
+                self.pods.release(&mut self.replicas, self.machine.elapsed(), &mut self.inbox.tasks);
+            }
+            Action::DeletePods(which) => {
+                self.call_start_back().await;
+                self.pods.delete(&mut self.replicas, which, &self.machine).await;
+            }
         }
         Ok(())
     }
 
+    /// Cancels a start in progress, then asks the agents of these roles to stop their runs.
+    async fn stop(&mut self, grace: Duration, includes: fn(Role) -> bool) {
+        self.call_start_back().await;
+        let current = Current { record: self.ledger.get(), machine: &self.machine };
+        self.runs.stop((grace, includes), &mut self.replicas, current, &mut self.inbox.tasks);
+    }
+
+    /// Cancels the tasks of a start and waits until they have ended. A requested pod may still appear later.
+    async fn call_start_back(&mut self) {
+        self.pods.cancel_creations(&mut self.replicas).await;
+        self.runs.cancel().await;
+    }
+
     /// The number of starts so far: the greatest number from the record, the agents and this master.
     fn starts_so_far(&self) -> u32 {
-        self.starts.so_far(&self.pods.gang(self.machine.horizon()), self.ledger.get().starts())
+        self.starts.so_far(&self.replicas.gang(self.machine.horizon()), self.ledger.get().starts())
     }
 
     /// Deletes the pods and the folder of a job whose record somebody else has deleted.
     pub(super) async fn abandon(&mut self) {
         warn!(job = %self.ledger.name(), "someone else deleted the record; deleting the pods");
-        self.pods.delete_all().await;
+        self.call_start_back().await;
+        self.pods.delete_all(&mut self.replicas).await;
         // If a script that is ending still writes files, the next master removes them.
         self.pods.forget().await;
     }
@@ -172,8 +191,9 @@ impl Driver {
     /// before that, the next master finds the record and continues.
     async fn forget(&mut self) -> Result<(), Stop> {
         self.take_pods();
-        if self.pods.has_any() {
-            self.pods.delete(PodSelection::All, &self.machine).await;
+        self.call_start_back().await;
+        if self.replicas.any(|replica| replica.seen.pod.is_some()) {
+            self.pods.delete(&mut self.replicas, PodSelection::All, &self.machine).await;
             return Ok(());
         }
         // The output and the record are read until the history has the job. Then the driver comes here again.
@@ -181,7 +201,7 @@ impl Driver {
             return Ok(());
         }
         // The watch might not have reported a pod that was created a moment ago.
-        self.pods.delete_all().await;
+        self.pods.delete_all(&mut self.replicas).await;
         self.pods.remove_logs().await;
         // On a full disk, there may be room now.
         self.past.try_again().await;
@@ -215,11 +235,17 @@ fn step(
 
 /// Stores the diagnosis of this failure if none is stored yet. Without a failure, drops the stored diagnosis, for example
 /// when a halted job receives new code.
-async fn diagnose(failure: Option<&Failure>, gang: &Gang<'_>, ledger: &mut Ledger, pods: &Pods, policy: &Policy) {
+async fn diagnose(
+    failure: Option<&Failure>,
+    gang: &Gang<'_>,
+    ledger: &mut Ledger,
+    replicas: &ReplicaTable,
+    policy: &Policy,
+) {
     match failure {
         Some(failure) if ledger.failed().is_none() => {
             let last_lines = match ledger.to_quote(failure) {
-                Some(id) => pods.last_lines(id, failure).await,
+                Some(id) => replicas.last_lines(id, failure).await,
                 None => vec![],
             };
             ledger.diagnose(failure.clone(), gang, policy, last_lines);

@@ -7,7 +7,8 @@ use job::phase::{Attempt, JobPhase, StartStage};
 use protocol::agent::RunState;
 use protocol::ids::Generation;
 
-use super::{Pods, Replica};
+use super::replica::Replica;
+use super::table::ReplicaTable;
 use crate::driver::reports::Report;
 
 /// What the phase awaits from each member of a start.
@@ -33,22 +34,20 @@ pub(in crate::driver) fn is_awaited(phase: &JobPhase, report: &Report) -> bool {
     }
 }
 
-impl Pods {
-    /// Whether the phase still awaits a report from a member. If so, a step would change nothing.
-    pub(in crate::driver) fn awaits_others(&self, phase: &JobPhase) -> bool {
-        let Some((start, awaited)) = awaited(phase) else { return false };
-        let is_due = |replica: &Replica| {
-            let is_asked = awaited != Awaited::End || replica.tracked.is_stopped;
-            // If the pod is in any other state, the member is lost or has no run.
-            let is_alive = matches!(replica.tracked.seen.pod, Some(PodState::Running(_)));
-            is_asked
-                && is_alive
-                && is_before(&replica.tracked.seen.agent, start, awaited)
-                && replica.tracked.is_member(start)
-        };
-        // Agents are called in the order of the map, so the last agents usually answer last. Search from the end.
-        self.replicas.values().rev().any(is_due)
-    }
+/// Whether the phase still awaits a report from one of these replicas. If so, a step would change nothing.
+pub(in crate::driver) fn awaits_others(phase: &JobPhase, replicas: &ReplicaTable) -> bool {
+    let Some((start, awaited)) = awaited(phase) else { return false };
+    let is_due = |replica: &Replica| {
+        let is_asked = awaited != Awaited::End || replica.tracked.is_stopped;
+        // If the pod is in any other state, the member is lost or has no run.
+        let is_alive = matches!(replica.tracked.seen.pod, Some(PodState::Running(_)));
+        is_asked
+            && is_alive
+            && is_before(&replica.tracked.seen.agent, start, awaited)
+            && replica.tracked.is_member(start)
+    };
+    // Agents are called in the order of the table, so the last agents usually answer last. Search from the end.
+    replicas.iter().rev().any(|(_, replica)| is_due(replica))
 }
 
 fn awaited(phase: &JobPhase) -> Option<(Generation, Awaited)> {

@@ -12,12 +12,14 @@ use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use super::{Pods, Replica};
+use super::replica::Replica;
+use super::table::ReplicaTable;
+use crate::agents::token::AgentToken;
 use crate::backend::{BackendError, PodSpec};
 use crate::driver::context::Common;
-use crate::driver::machine::Machine;
 use crate::driver::reports::{Report, Subject};
 use crate::driver::tasks;
 use crate::error_chain::error_chain;
@@ -29,28 +31,39 @@ pub(super) const PODS_AT_ONCE: usize = 32;
 /// watch quotas, and watches no other pods, so no event reports that the reason has passed.
 const OBSTACLE_PAUSE: Duration = Duration::from_secs(5);
 
-impl Pods {
+/// The requests for pods that are in progress.
+pub(super) struct Creations {
+    common: Common,
+    token: AgentToken,
+    tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Creations {
+    pub(super) fn new(common: Common, token: AgentToken) -> Self {
+        Self { common, token, tasks: vec![] }
+    }
+
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
-    pub(super) fn request(&mut self, mut replicas: Vec<ReplicaId>, spec: &JobSpec, machine: &Machine) {
-        let now = machine.elapsed();
-        let is_in_progress = self.creations.iter().any(|creation| !creation.is_finished());
-        let is_next = |replica: &Replica| replica.tracked.is_to_be_requested(now, RELEASE_TIMEOUT, is_in_progress);
-        replicas.retain(|id| self.replicas.get(id).is_some_and(is_next));
-        for id in &replicas {
-            self.replicas.entry(*id).and_modify(|replica| replica.request(now));
+    pub(super) fn request(&mut self, table: &mut ReplicaTable, ids: Vec<ReplicaId>, spec: &JobSpec, now: Duration) {
+        self.tasks.retain(|creation| !creation.is_finished());
+        let is_next =
+            |replica: &Replica| replica.tracked.is_to_be_requested(now, RELEASE_TIMEOUT, !self.tasks.is_empty());
+        let mut pods = vec![];
+        for id in ids {
+            if let Some(replica) = table.get_mut(id).filter(|replica| is_next(replica)) {
+                replica.request(now);
+                let pod = PodSpec::new(self.common.job.clone(), spec, id, self.token.sha256());
+                pods.push((replica.subject(id), pod));
+            }
         }
-        if !replicas.is_empty() {
-            self.create(&replicas, spec);
+        if !pods.is_empty() {
+            self.create(pods);
         }
     }
 
-    fn create(&mut self, replicas: &[ReplicaId], spec: &JobSpec) {
+    fn create(&mut self, pods: Vec<(Subject, PodSpec)>) {
         let Common { job, context, reporter, .. } = self.common.clone();
-        let pod = |id: ReplicaId| PodSpec::new(job.clone(), spec, id, self.token.sha256());
-        let known = replicas.iter().filter_map(|id| Some((self.replicas.get(id)?.subject(*id), pod(*id))));
-        let pods: Vec<_> = known.collect();
         let backend = Arc::clone(&context.backend);
-        self.creations.retain(|creation| !creation.is_finished());
         let creation = tasks::spawn(&self.common.reporter, async move {
             let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
             if let Err(error) = while_it_waits(&reporter, &all, || backend.prepare(&job)).await {
@@ -68,7 +81,15 @@ impl Pods {
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
         });
-        self.creations.push(creation);
+        self.tasks.push(creation);
+    }
+
+    /// Cancels the requests, and waits until their tasks have ended.
+    pub(super) async fn cancel(&mut self) {
+        for creation in self.tasks.drain(..) {
+            creation.abort();
+            let _ = creation.await;
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use tracing::warn;
 
 use super::Pods;
 use super::create::PODS_AT_ONCE;
+use super::table::ReplicaTable;
 use crate::driver::follower::Follower;
 use crate::driver::machine::Machine;
 use crate::driver::tasks;
@@ -26,9 +27,8 @@ const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Pods {
     /// Deletes one pod after its output is copied. Skips a pod whose earlier request may still take effect.
-    pub(super) fn replace(&mut self, id: ReplicaId, machine: &Machine) {
-        let now = machine.elapsed();
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+    pub(super) fn replace(&self, replicas: &mut ReplicaTable, id: ReplicaId, now: Duration) {
+        let Some(replica) = replicas.get_mut(id) else { return };
         if !replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
             return;
         }
@@ -50,12 +50,13 @@ impl Pods {
     /// Deletes a pod whose agent does not stop its run. If the run has ended by now, or the pod serves the next start,
     /// the pod stays.
     pub(in crate::driver) fn delete_unstopped(
-        &mut self,
+        &self,
+        replicas: &mut ReplicaTable,
         (id, reason): (ReplicaId, &str),
         horizon: Option<Generation>,
         tasks: &mut JoinSet<()>,
     ) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let Some(replica) = replicas.get_mut(id) else { return };
         let has_ended = ReplicaPhase::of(&replica.tracked.seen, horizon).is_dead();
         if !replica.tracked.is_stopped || has_ended || replica.tracked.seen.presence() != Presence::Live {
             return;
@@ -69,17 +70,17 @@ impl Pods {
     }
 
     /// Asks each pod to end, and marks its output as complete.
-    pub(in crate::driver) async fn release(&mut self, now: Duration, tasks: &mut JoinSet<()>) {
-        self.call_start_back().await;
-        for (id, replica) in &mut self.replicas {
+    pub(in crate::driver) fn release(&self, replicas: &mut ReplicaTable, now: Duration, tasks: &mut JoinSet<()>) {
+        for (id, replica) in replicas.iter_mut() {
             let presence = replica.tracked.seen.presence();
             // Only a deletion ends the other containers of a pod whose agent has ended.
             let is_occupied = presence == Presence::Occupied && replica.tracked.seen.deletion == PodDeletion::NotAsked;
             // Wait for the agent's first answer. `step` limits this wait.
             let is_unheard =
                 replica.tracked.seen.agent == AgentState::Silent && replica.tracked.seen.addresses().is_some();
-            let is_next = is_occupied || !is_unheard && !replica.is_released;
-            let Some(log) = self.logs.of(*id).filter(|_| is_next) else { continue };
+            if !is_occupied && (is_unheard || replica.is_released) {
+                continue;
+            }
             if is_occupied {
                 replica.tracked.ask_to_go(now, Duration::ZERO);
                 replica.tracked.seen.deletion = PodDeletion::Asked;
@@ -91,11 +92,11 @@ impl Pods {
             // Nothing is left to wait for, so spawn no task. After a takeover, an ended job may have thousands of
             // replicas without pods.
             if copied.is_none() && !is_to_end && !is_occupied {
-                log.complete();
+                replica.log.complete();
                 continue;
             }
-            let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
-            let (id, agent, standing) = (*id, replica.agent(), replica.tracked.seen.agent.standing());
+            let complete = tasks::complete(replica.log.clone(), OptionFuture::from(copied).map(drop));
+            let (agent, standing) = (replica.agent(), replica.tracked.seen.agent.standing());
             let common = self.common.clone();
             tasks.spawn(async move {
                 // First complete the output, so that its readers do not wait for the pod's end.
@@ -110,14 +111,12 @@ impl Pods {
 
     /// Deletes the selected pods. A deletion is repeated only after [`RELEASE_TIMEOUT`], because the back end's watch
     /// needs some time to report the deletion.
-    pub(in crate::driver) async fn delete(&mut self, which: PodSelection, machine: &Machine) {
-        self.call_start_back().await;
-        let now = machine.elapsed();
-        let gang = self.gang(machine.horizon());
+    pub(in crate::driver) async fn delete(&self, replicas: &mut ReplicaTable, which: PodSelection, machine: &Machine) {
+        let (gang, now) = (replicas.gang(machine.horizon()), machine.elapsed());
         let included = gang.places().iter().filter(|place| which.includes(place, &gang)).map(|place| place.id);
         let mut chosen = vec![];
         for id in included.collect::<Vec<_>>() {
-            let Some(replica) = self.replicas.get_mut(&id) else { continue };
+            let Some(replica) = replicas.get_mut(id) else { continue };
             if replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
                 replica.tracked.seen.deletion = PodDeletion::Asked;
                 chosen.push((id, replica.tracked.seen.agent.standing()));
@@ -125,7 +124,7 @@ impl Pods {
         }
         match which {
             PodSelection::All if chosen.is_empty() => {}
-            PodSelection::All => self.delete_all().await,
+            PodSelection::All => self.delete_all(replicas).await,
             PodSelection::Live | PodSelection::Unended | PodSelection::Idle => {
                 let (backend, job) = (Arc::clone(&self.common.context.backend), &self.common.job);
                 let delete = |(id, standing): (ReplicaId, Standing)| tasks::delete(backend.as_ref(), job, id, standing);
@@ -140,11 +139,11 @@ impl Pods {
     }
 
     /// Deletes every pod of the job, including pods that the watch has not reported yet.
-    pub(in crate::driver) async fn delete_all(&mut self) {
-        self.call_start_back().await;
-        for replica in self.replicas.values_mut().filter(|replica| replica.tracked.seen.presence() != Presence::Absent)
-        {
-            replica.tracked.seen.deletion = PodDeletion::Asked;
+    pub(in crate::driver) async fn delete_all(&self, replicas: &mut ReplicaTable) {
+        for (_, replica) in replicas.iter_mut() {
+            if replica.tracked.seen.presence() != Presence::Absent {
+                replica.tracked.seen.deletion = PodDeletion::Asked;
+            }
         }
         tasks::delete_all(self.common.context.backend.as_ref(), &self.common.job).await;
     }

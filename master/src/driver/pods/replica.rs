@@ -7,14 +7,19 @@ use job::observation::{AgentState, Pod, Wait};
 use job::phase::JobPhase;
 use job::tracked::{PodLoss, Tracked};
 use protocol::agent::{CodeStatus, RunState};
+use protocol::failure::{Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, ReplicaId};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::prototype;
 use crate::driver::follower::Follower;
 use crate::driver::reports::Subject;
+use crate::logs::ReplicaLog;
 use crate::store::JobRecord;
+
+/// Maximum time to copy the last output of a replica before its last lines or numbers are read.
+pub(in crate::driver) const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
@@ -28,8 +33,10 @@ pub(super) struct Replica {
     pub(super) deletion: Option<AbortOnDropHandle<()>>,
     /// The task that polls the agent's status and copies the replica's output.
     pub(super) follower: Option<Follower>,
+    /// The replica's output.
+    pub(super) log: ReplicaLog,
     /// The offset in the replica's output at which the newest start begins.
-    pub(super) output_from: u64,
+    output_from: u64,
     /// Since when a node has prepared the pod, as far as this driver has seen.
     prepared_since: Option<Instant>,
 }
@@ -42,17 +49,18 @@ const TOGETHER: Duration = Duration::from_secs(1);
 impl Replica {
     /// A replica when its driver begins. From the second epoch on, an earlier master may have created the replica's
     /// pod.
-    pub(super) fn first(epoch: u32) -> Self {
-        Self::of(Tracked::new(epoch > 1))
+    pub(super) fn first(epoch: u32, log: ReplicaLog) -> Self {
+        Self::of(Tracked::new(epoch > 1), log)
     }
 
-    fn of(tracked: Tracked) -> Self {
+    fn of(tracked: Tracked, log: ReplicaLog) -> Self {
         Self {
             tracked,
             is_seed_only: false,
             is_released: false,
             deletion: None,
             follower: None,
+            log,
             output_from: 0,
             prepared_since: None,
         }
@@ -92,11 +100,6 @@ impl Replica {
         }
     }
 
-    /// Stores why the replica's pod does not exist yet, or why the agent is not ready yet.
-    pub(super) fn wait(&mut self, subject: Subject, wait: Wait) {
-        self.tracked.wait(subject.pod, wait);
-    }
-
     /// When to look at the pod again, if a node prepares the pod, and does not need longer than usual so far.
     pub(super) fn usual_preparation(&self) -> Option<Duration> {
         let left = USUAL_PREPARATION.saturating_sub(self.prepared_since?.elapsed());
@@ -119,7 +122,7 @@ impl Replica {
             PodLoss::Run => (self.follower, self.deletion) = (None, None),
             PodLoss::Pod => {
                 let tracked = std::mem::replace(&mut self.tracked, Tracked::new(false));
-                *self = Self::of(tracked);
+                *self = Self::of(tracked, self.log.clone());
             }
         }
     }
@@ -141,6 +144,21 @@ impl Replica {
     pub(super) fn queue(&mut self) {
         let loss = self.tracked.queue();
         self.forget(loss);
+    }
+
+    /// Notes that the output of the next start begins here.
+    pub(super) fn begin_output(&mut self) {
+        self.output_from = self.log.progress().end;
+    }
+
+    /// The last lines that the replica has printed in its newest start. If its exec.py has failed, first waits until the
+    /// last output is copied.
+    pub(super) async fn last_lines(&self, failure: &Failure) -> Vec<String> {
+        // The last lines lack any output that arrives after this timeout. That output is still copied.
+        if let (Failure::ReplicaExited { .. }, Some(follower)) = (failure, &self.follower) {
+            let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
+        }
+        self.log.last_lines(LAST_LINES_MAX, self.output_from).await
     }
 
     /// Makes the replica's follower poll the agent for this start.

@@ -2,7 +2,6 @@
 
 use std::iter;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use job::replica::ReplicaPhase;
@@ -11,7 +10,8 @@ use protocol::stacks::{Answer, Dump, ProcessStacks, ReplicaStacks};
 use protocol::text;
 use tokio::time::{Instant, timeout_at};
 
-use super::Pods;
+use super::replica::Replica;
+use super::table::ReplicaTable;
 use crate::agents::client::{AgentClient, STACKS_TIMEOUT};
 use crate::driver::tasks::AGENTS_AT_ONCE;
 use crate::error_chain::error_chain;
@@ -27,38 +27,35 @@ const NAME_BYTES: usize = 256;
 /// What is known of a member before its agent is asked.
 type Member = Result<(SocketAddr, Generation), String>;
 
-impl Pods {
-    /// Asks the agents of all members where their scripts are, at most for the time `limit`. Returns nothing if no script
-    /// runs. The future is independent of the driver.
-    pub(in crate::driver) fn stacks(
-        &self,
-        horizon: Option<Generation>,
-        limit: Duration,
-    ) -> impl Future<Output = Vec<ReplicaStacks>> + Send + use<> {
-        let gang = self.gang(horizon);
-        let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
-        let members = gang.members().filter(|_| is_running);
-        let members = members.map(|member| (member.id, self.to_ask(member.id, &member.phase))).collect();
-        of_members(self.common.agents.clone(), members, Instant::now() + limit)
-    }
+/// The members of the gang, and what is known of each before its agent is asked. Empty if no script runs.
+pub(super) fn members(replicas: &ReplicaTable, horizon: Option<Generation>) -> Vec<(ReplicaId, Member)> {
+    let gang = replicas.gang(horizon);
+    let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
+    let members = gang.members().filter(|_| is_running);
+    members.map(|member| (member.id, to_ask(&member.phase, replicas.get(member.id)))).collect()
+}
 
-    /// The address of the member's agent, and the start of the member's exec.py. If exec.py does not run, the reason.
-    fn to_ask(&self, id: ReplicaId, phase: &ReplicaPhase) -> Member {
-        match phase {
-            ReplicaPhase::Running(start) => {
-                let agent = self.replicas.get(&id).and_then(super::Replica::agent);
-                agent.map(|agent| (agent, *start)).ok_or_else(|| "the address of its agent is unknown".to_owned())
-            }
-            ReplicaPhase::Exited(_, exit) => Err(format!("exec.py {}", exit.outcome)),
-            ReplicaPhase::Lost(lost) => Err(protocol::failure::was_lost(&lost.reason)),
-            ReplicaPhase::Requested | ReplicaPhase::Scheduled | ReplicaPhase::Joined | ReplicaPhase::Configured(_) => {
-                Err(format!("exec.py has not started: {}", phase.state().as_str()))
-            }
+/// The address of the member's agent, and the start of the member's exec.py. If exec.py does not run, the reason.
+fn to_ask(phase: &ReplicaPhase, replica: Option<&Replica>) -> Member {
+    match phase {
+        ReplicaPhase::Running(start) => {
+            let agent = replica.and_then(Replica::agent);
+            agent.map(|agent| (agent, *start)).ok_or_else(|| "the address of its agent is unknown".to_owned())
+        }
+        ReplicaPhase::Exited(_, exit) => Err(format!("exec.py {}", exit.outcome)),
+        ReplicaPhase::Lost(lost) => Err(protocol::failure::was_lost(&lost.reason)),
+        ReplicaPhase::Requested | ReplicaPhase::Scheduled | ReplicaPhase::Joined | ReplicaPhase::Configured(_) => {
+            Err(format!("exec.py has not started: {}", phase.state().as_str()))
         }
     }
 }
 
-async fn of_members(agents: AgentClient, members: Vec<(ReplicaId, Member)>, until: Instant) -> Vec<ReplicaStacks> {
+/// Asks the agents of these members where their scripts are.
+pub(super) async fn of_members(
+    agents: AgentClient,
+    members: Vec<(ReplicaId, Member)>,
+    until: Instant,
+) -> Vec<ReplicaStacks> {
     let share = DUMPS_BYTES_MAX / members.len().max(1);
     let agents = &agents;
     let turn = timeout_at(until, agents.turn_for_stacks()).await;
@@ -104,6 +101,8 @@ fn within(answer: Answer, room: usize) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt;
 
     use super::*;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::gang::Gang;
 use job::observation::{Observation, Presence, Wait};
 use job::phase::JobPhase;
 use job::replica::ReplicaPhase;
@@ -12,7 +13,8 @@ use protocol::agent::ExitReport;
 use protocol::ids::{Generation, JobName, PodName, ReplicaId, Role};
 use protocol::view::{ReplicaState, ReplicaView};
 
-use super::{Pods, Replica};
+use super::replica::Replica;
+use super::table::ReplicaTable;
 use crate::driver::machine::Machine;
 use crate::store::JobRecord;
 
@@ -21,56 +23,51 @@ pub(in crate::driver) fn initial(record: &JobRecord) -> Arc<[ReplicaView]> {
     record.replicas().into_iter().map(|id| of_replica(record, id, &Observation::NEW, None)).collect()
 }
 
-impl Pods {
-    /// The views of the replicas. If the job has ended, these are the views in its record.
-    pub(in crate::driver) fn views(&self, record: &JobRecord, machine: &Machine) -> Arc<[ReplicaView]> {
-        if let Some(ended) = &record.ended {
-            return Arc::clone(&ended.replicas);
-        }
-        let view = |(id, replica): (&ReplicaId, &Replica)| {
-            // The pods of a gang that waits for its turn are being deleted. This is no failure.
-            let is_queued = matches!(machine.phase(), JobPhase::Queued { .. });
-            let seen = if is_queued { &Observation::NEW } else { &replica.tracked.seen };
-            let mut view = of_replica(record, *id, seen, machine.horizon());
-            if view.state == ReplicaState::Requested && replica.usual_preparation().is_some() {
-                view.reason = None;
-            }
-            if let JobPhase::Stopping(stop) = machine.phase()
-                && view.state == ReplicaState::Running
-                && id.role == Role::Evaluator
-                && stop.evaluates_until > stop.since
-            {
-                let left = (stop.evaluates_until - stop.since).as_secs();
-                view.reason = Some(format!("may go on for {left} s after the success of the training"));
-            }
-            if matches!(machine.phase(), JobPhase::Pending { .. }) {
-                view.reason = why_others_wait(record, &view, &replica.tracked.seen).or(view.reason);
-            }
-            view
-        };
-        let unwanted = self.unwanted(machine);
-        self.replicas.iter().filter(|(id, _)| !unwanted.contains(*id)).map(view).collect()
+/// The views of the replicas. If the job has ended, these are the views in its record.
+pub(in crate::driver) fn views(replicas: &ReplicaTable, record: &JobRecord, machine: &Machine) -> Arc<[ReplicaView]> {
+    if let Some(ended) = &record.ended {
+        return Arc::clone(&ended.replicas);
     }
+    let view = |(id, replica): (ReplicaId, &Replica)| {
+        // The pods of a gang that waits for its turn are being deleted. This is no failure.
+        let is_queued = matches!(machine.phase(), JobPhase::Queued { .. });
+        let seen = if is_queued { &Observation::NEW } else { &replica.tracked.seen };
+        let mut view = of_replica(record, id, seen, machine.horizon());
+        if view.state == ReplicaState::Requested && replica.usual_preparation().is_some() {
+            view.reason = None;
+        }
+        if let JobPhase::Stopping(stop) = machine.phase()
+            && view.state == ReplicaState::Running
+            && id.role == Role::Evaluator
+            && stop.evaluates_until > stop.since
+        {
+            let left = (stop.evaluates_until - stop.since).as_secs();
+            view.reason = Some(format!("may go on for {left} s after the success of the training"));
+        }
+        if matches!(machine.phase(), JobPhase::Pending { .. }) {
+            view.reason = why_others_wait(record, &view, &replica.tracked.seen).or(view.reason);
+        }
+        view
+    };
+    // A fixed gang wants all replicas.
+    let is_fixed = machine.policy().is_fixed();
+    let unwanted = if is_fixed { BTreeSet::new() } else { unwanted(&replicas.gang(machine.horizon()), machine) };
+    replicas.iter().filter(|(id, _)| !unwanted.contains(id)).map(view).collect()
+}
 
-    /// The time until users see what the nodes do that prepare pods. `None` if they see it already.
-    pub(in crate::driver) fn until_unusual(&self) -> Option<Duration> {
-        self.replicas.values().filter_map(Replica::usual_preparation).min()
-    }
+/// The time until users see what the nodes do that prepare pods. `None` if they see it already.
+pub(in crate::driver) fn until_unusual(replicas: &ReplicaTable) -> Option<Duration> {
+    replicas.iter().filter_map(|(_, replica)| replica.usual_preparation()).min()
+}
 
-    /// The replicas that have no pod and need none, because enough other replicas have pods.
-    fn unwanted(&self, machine: &Machine) -> BTreeSet<ReplicaId> {
-        // A fixed gang wants all replicas.
-        if machine.policy().is_fixed() {
-            return BTreeSet::new();
-        }
-        let gang = self.gang(machine.horizon());
-        let absent = gang.places().iter().filter(|place| place.seen.presence() == Presence::Absent && !gang.has(place));
-        let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
-        for place in wanted(&gang, machine.policy().wishes.workers) {
-            unwanted.remove(&place.id);
-        }
-        unwanted
+/// The replicas that have no pod and need none, because enough other replicas have pods.
+fn unwanted(gang: &Gang<'_>, machine: &Machine) -> BTreeSet<ReplicaId> {
+    let absent = gang.places().iter().filter(|place| place.seen.presence() == Presence::Absent && !gang.has(place));
+    let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
+    for place in wanted(gang, machine.policy().wishes.workers) {
+        unwanted.remove(&place.id);
     }
+    unwanted
 }
 
 /// Why the next start of a job waits for this replica: exec.py may still run there.
