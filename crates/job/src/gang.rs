@@ -76,6 +76,17 @@ impl<'a> Place<'a> {
         self.progress().and_then(Progress::unsaved)
     }
 
+    /// Whether the script of the replica's newest run has reported steps, and has saved all of them.
+    pub fn has_saved(&self) -> bool {
+        self.helper() == HelperUse::Stepped && self.unsaved().is_none()
+    }
+
+    /// The start of the replica's run, if the run has ended for lack of memory.
+    pub fn out_of_memory(&self) -> Option<Generation> {
+        let ReplicaPhase::Exited(generation, exit) = &self.phase else { return None };
+        exit.lacks_memory().then_some(*generation)
+    }
+
     /// Whether the replica's run has been told to stop, and has not ended.
     pub fn is_stopping(&self) -> bool {
         self.seen.agent.status().is_some_and(|status| status.state == RunState::Stopping)
@@ -264,18 +275,12 @@ impl<'a> Gang<'a> {
 
     /// The steps that this start has not saved yet. The replica of rank 0 saves the state of the job. After this
     /// replica has succeeded, nothing is lost. While its pod is being evicted or deleted, its script may still run and
-    /// save: see [`Self::has_saved`].
+    /// save: see [`Place::has_saved`].
     pub fn unsaved_steps(&self) -> Option<LostSteps> {
         let training = self.members().filter(|member| member.id.role.trains());
         let saver = training.min_by_key(|member| self.seat(member))?;
         let (first, last) = saver.unsaved().filter(|_| !saver.phase.has_succeeded())?;
         Some(LostSteps { replica: saver.id, first, last })
-    }
-
-    /// Whether the script has saved these steps by now.
-    pub fn has_saved(&self, lost: &LostSteps) -> bool {
-        let mut savers = self.places.iter().filter(|place| place.id == lost.replica);
-        savers.any(|saver| saver.helper() == HelperUse::Stepped && saver.unsaved().is_none())
     }
 
     /// The steps that are lost with this start. `None` if they are unknown, because the script may still run.
@@ -300,14 +305,6 @@ impl<'a> Gang<'a> {
     pub fn failed(&self, failure: &Failure) -> Option<&Place<'a>> {
         let id = failure.replica()?;
         self.members().find(|member| member.id == id)
-    }
-
-    /// The members whose runs have ended for lack of memory, and the start of these runs.
-    pub fn out_of_memory(&self) -> impl Iterator<Item = (ReplicaId, Generation)> {
-        self.members().filter_map(|member| {
-            let ReplicaPhase::Exited(generation, exit) = &member.phase else { return None };
-            exit.lacks_memory().then_some((member.id, *generation))
-        })
     }
 
     /// The batches that were too large for the memory of members.

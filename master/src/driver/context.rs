@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use history::History;
 use job::key::JobKey;
 use protocol::code::CodeId;
-use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::ids::ReplicaId;
 use protocol::stacks::ReplicaStacks;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -47,11 +46,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// The time since `since`, by the store's clock.
-    pub(super) fn age(&self, since: UnixMillis) -> Duration {
-        self.store.now().since(since)
-    }
-
     /// The fingerprints of two keys, if the keys differ: the key of the job's agents, and this master's key.
     pub(crate) fn foreign_key<'a>(&'a self, record: &'a JobRecord) -> Option<(&'a str, &'a str)> {
         let keys = record.agent_key.as_deref().zip(self.agent_key.fingerprint());

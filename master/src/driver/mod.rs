@@ -229,7 +229,7 @@ impl Driver {
         let before = self.machine.policy().wishes.workers;
         self.machine.follow(self.ledger.get(), self.ledger.active_time());
         self.code.follow(self.ledger.get().code());
-        if !self.ledger.has_ended() {
+        if self.ledger.get().ended.is_none() {
             self.replicas.resize(self.ledger.get(), self.machine.policy().wishes.workers != before);
         }
         self.advance().await

@@ -94,7 +94,7 @@ impl Driver {
             self.past = Past::Kept;
             return;
         };
-        let (kept, context, now) = (self.pods.kept(), self.ledger.context(), self.ledger.now());
+        let (kept, context, now) = (self.pods.kept(), Arc::clone(self.ledger.context()), self.ledger.now());
         let keep = EndedJob { view, kept, context, now }.keep();
         self.past = Past::Keeping(AbortOnDropHandle::new(tokio::spawn(keep)));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use job::diagnosis::{Evidence, diagnose, longest_silent};
 use job::gang::Gang;
-use job::phase::{Halt, JobEvent, JobPhase};
+use job::phase::{Halt, JobPhase};
 use job::policy::{FORGIVE_AFTER, Policy};
 use protocol::failure::{FailedStart, Failure, Restarts};
 use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
@@ -18,8 +18,7 @@ use tracing::{debug, info};
 use super::view_sender::ViewSender;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Context, Stop};
-use crate::store::{Ended, Halted, JobRecord, Stored, Wish};
-use crate::tally::StartTimes;
+use crate::store::{Ended, Halted, JobRecord, Stored};
 
 /// The record of one job, as this driver knows it.
 pub(super) struct Ledger {
@@ -56,13 +55,8 @@ impl Ledger {
         self.stored.name()
     }
 
-    pub(super) fn context(&self) -> Arc<Context> {
-        Arc::clone(&self.context)
-    }
-
-    /// Counts a start whose scripts were all started.
-    pub(super) fn count_start(&self, times: StartTimes) {
-        self.context.tally.start(times);
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The present time, by the store's clock.
@@ -70,24 +64,9 @@ impl Ledger {
         self.context.store.now()
     }
 
-    /// The time since `since`.
-    pub(super) fn age(&self, since: UnixMillis) -> Duration {
-        self.context.age(since)
-    }
-
     /// The job's age without suspensions.
     pub(super) fn active_time(&self) -> Duration {
         self.get().active_time(self.now())
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.get().ended.is_some()
-    }
-
-    /// The next event for `step`. A wish to cancel takes precedence over observations, so that the end of a cancelled
-    /// run does not count as a failure.
-    pub(super) fn wished(&self) -> JobEvent {
-        if self.get().wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
     }
 
     /// The diagnosis of a failed start, if it is not on record yet.
@@ -98,7 +77,7 @@ impl Ledger {
     /// The job's restarts. After [`FORGIVE_AFTER`] without a counted failure, an elastic job's failures are forgiven.
     pub(super) fn restarts(&self, policy: &Policy) -> Cow<'_, Restarts> {
         let restarts = &self.get().restarts;
-        let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
+        let is_forgiven = |at: UnixMillis| self.now().since(at) >= FORGIVE_AFTER;
         if !policy.is_fixed() && restarts.last_counted_at.is_some_and(is_forgiven) {
             // `step` reads only the numbers.
             let Restarts { counted, uncounted, .. } = *restarts;
@@ -130,14 +109,9 @@ impl Ledger {
         }
     }
 
-    /// Notes how long the scripts have been silent when the job exceeds its deadline.
-    pub(super) fn note_silence(&mut self, silence: BTreeMap<ReplicaId, Duration>) {
-        self.silence = silence;
-    }
-
-    /// Notes where the scripts are when the job exceeds its deadline.
-    pub(super) fn note_stacks(&mut self, sentence: Option<String>) {
-        self.stacks = sentence;
+    /// Notes how long the scripts have been silent, and where they are, when the job exceeds its deadline.
+    pub(super) fn note_deadline(&mut self, silence: BTreeMap<ReplicaId, Duration>, stacks: Option<String>) {
+        (self.silence, self.stacks) = (silence, stacks);
     }
 
     /// The replica whose last output explains this failure.

@@ -154,7 +154,8 @@ impl Starts {
 
     /// Forgets lost steps that the script has saved meanwhile. A start may end before the script in a leaving pod ends.
     pub(super) fn note_saved(&mut self, gang: &Gang<'_>) {
-        self.lost_steps = self.lost_steps.take().filter(|lost| !gang.has_saved(lost));
+        let is_saved = |lost: &LostSteps| gang.any_place(|place| place.id == lost.replica && place.has_saved());
+        self.lost_steps = self.lost_steps.take().filter(|lost| !is_saved(lost));
     }
 
     /// Notes that the job leaves the phase `before` and enters the phase `after`. Returns how long the newest start took,

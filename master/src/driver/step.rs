@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use job::gang::Gang;
-use job::phase::{self, Action, Halt, JobPhase, PodSelection, Seen};
+use job::phase::{self, Action, Halt, JobEvent, JobPhase, PodSelection, Seen};
 use job::policy::Policy;
 use protocol::failure::Failure;
 use protocol::ids::Role;
@@ -20,6 +20,7 @@ use super::shown::Scene;
 use super::starts::Entered;
 use super::{Driver, Stop};
 use crate::agents::client::STACKS_TIMEOUT;
+use crate::store::Wish;
 
 impl Driver {
     /// Moves the phase as far as possible, carries out the actions, and publishes the view.
@@ -44,7 +45,9 @@ impl Driver {
         }
         let Self { machine, ledger, replicas, runs, starts, balance, room, .. } = self;
         let mut gang = replicas.gang(machine.horizon());
-        gang.note_too_large(balance.too_large(gang.out_of_memory(), ledger.get()));
+        let out_of_memory = gang.members().filter_map(|member| Some((member.id, member.out_of_memory()?)));
+        let too_large = balance.too_large(out_of_memory, ledger.get());
+        gang.note_too_large(too_large);
         starts.note_saved(&gang);
         let (phase, actions) = step(&gang, replicas.hold_room(), ledger, machine, room);
         // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
@@ -53,9 +56,9 @@ impl Driver {
         if has_moved {
             // Measure now how long scripts have been silent: they may print something when they are stopped.
             if phase.is_late() && !machine.phase().is_late() {
-                ledger.note_silence(replicas.silences(machine.horizon()).await);
+                let silence = replicas.silences(machine.horizon()).await;
                 let stacks = Box::pin(runs.stacks(replicas, machine.horizon(), STACKS_TIMEOUT)).await;
-                ledger.note_stacks((!stacks.is_empty()).then(|| sentence(&stacks)));
+                ledger.note_deadline(silence, (!stacks.is_empty()).then(|| sentence(&stacks)));
             }
             let last_launch = phase.generation().and_then(|start| pods::last_launch(replicas, start));
             let entered = Entered {
@@ -67,7 +70,7 @@ impl Driver {
                 now: ledger.now(),
             };
             let times = starts.enter((machine.phase(), &phase), &entered);
-            times.into_iter().for_each(|times| ledger.count_start(times));
+            times.into_iter().for_each(|times| ledger.context().tally.start(times));
             self.enter(phase);
         }
         for action in actions {
@@ -97,7 +100,7 @@ impl Driver {
     fn time_left(&self) -> Option<Duration> {
         let record = self.ledger.get();
         let ttl = Duration::from_secs(record.spec.run_policy.ttl_after_finished_seconds?.into());
-        let age = self.starts.times().finished.map_or(Duration::ZERO, |finished| self.ledger.age(finished));
+        let age = self.starts.times().finished.map_or(Duration::ZERO, |finished| self.ledger.now().since(finished));
         Some(ttl.saturating_sub(age))
     }
 
@@ -225,7 +228,9 @@ fn step(
     let ask_at = room.ask(gang, holds, record, machine);
     let (policy, restarts) = (machine.policy(), &ledger.restarts(machine.policy()));
     let seen = Seen { gang, policy, restarts, turn: room.turn(), epoch: record.epoch, now: machine.elapsed() };
-    let (phase, actions) = phase::step(machine.phase().clone(), ledger.wished(), seen);
+    // A wish to cancel takes precedence over observations, so that the end of a cancelled run does not count as a failure.
+    let event = if record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed };
+    let (phase, actions) = phase::step(machine.phase().clone(), event, seen);
     if phase == *machine.phase() {
         let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
         machine.look_at(look_at);

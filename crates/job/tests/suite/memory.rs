@@ -110,7 +110,8 @@ fn judged(too_large: Option<TooLargeBatch>) -> (JobPhase, FailedStart) {
     let mut members = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, out_of_memory())]).places().to_vec();
     members[1] = with_progress(&members[1], Progress { step: Some(12), ..Progress::default() });
     let mut gang = fixed(members);
-    assert_eq!(gang.out_of_memory().collect::<Vec<_>>(), [(id("worker-1"), FIRST)]);
+    let lacking = gang.members().filter_map(|member| Some((member.id, member.out_of_memory()?)));
+    assert_eq!(lacking.collect::<Vec<_>>(), [(id("worker-1"), FIRST)]);
     gang.note_too_large(too_large.into_iter().collect());
     let failure: Failure = exited("worker-1", out_of_memory());
     let evidence = Evidence {
