@@ -236,10 +236,10 @@ impl Tracked {
     /// because the back end's watch needs some time to report the deletion.
     pub fn ask_to_go(&mut self, now: Duration, soon: Duration) -> bool {
         let is_due = self.deletion_asked_at.is_none_or(|at| now >= at + soon);
-        if is_due && self.seen.deletion == PodDeletion::NotAsked && self.has_failed() {
-            self.failed_alone += 1;
+        if is_due {
+            self.failed_alone += u32::from(self.seen.deletion == PodDeletion::NotAsked && self.has_failed());
+            (self.deletion_asked_at, self.seen.deletion) = (Some(now), PodDeletion::Asked);
         }
-        self.deletion_asked_at = if is_due { Some(now) } else { self.deletion_asked_at };
         is_due
     }
 

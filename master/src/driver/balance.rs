@@ -8,6 +8,7 @@ use std::time::Duration;
 use backon::Retryable;
 use futures_util::{StreamExt, stream};
 use job::batching::{Balancer, Order, Tried, rules, too_large};
+use job::gang::{Gang, Place};
 use protocol::batching::{BatchChange, Batches, Notice};
 use protocol::failure::TooLargeBatch;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
@@ -83,14 +84,11 @@ impl Balance {
         self.first = Some((generation, sizes));
     }
 
-    /// The batches that were too large for these members, whose runs have ended for lack of memory. Leaves out members
-    /// whose sizes are unknown.
-    pub(super) fn too_large(
-        &self,
-        members: impl Iterator<Item = (ReplicaId, Generation)>,
-        record: &JobRecord,
-    ) -> Vec<TooLargeBatch> {
-        let tried: Vec<_> = members.filter_map(|(member, start)| Some((member, self.tried(member, start)?))).collect();
+    /// The batches that were too large for members whose runs have ended for lack of memory. Leaves out members whose
+    /// sizes are unknown.
+    pub(super) fn too_large(&self, gang: &Gang<'_>, record: &JobRecord) -> Vec<TooLargeBatch> {
+        let tried = |member: &Place<'_>| Some((member.id, self.tried(member.id, member.out_of_memory()?)?));
+        let tried: Vec<_> = gang.members().filter_map(tried).collect();
         if tried.is_empty() { vec![] } else { too_large(&tried, &record.scaled_spec(), &record.restarts) }
     }
 

@@ -63,6 +63,14 @@ pub(super) struct Common {
     pub(super) reporter: mpsc::Sender<Report>,
 }
 
+impl Common {
+    /// Reports to the driver.
+    pub(super) async fn report(&self, report: Report) {
+        // The send fails only if the driver has ended, so the error does not matter.
+        let _ = self.reporter.send(report).await;
+    }
+}
+
 /// A request to bring new code to a job's agents.
 #[derive(Debug)]
 pub struct Staging {

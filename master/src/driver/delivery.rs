@@ -157,7 +157,7 @@ impl Delivery {
                 never = self.tell_of_delivery(subject) => match never {},
             };
             let Some(wait) = delivered.as_ref().err().and_then(|error| error.wait(self.id)) else { return delivered };
-            self.tell(subject, wait).await;
+            self.common.report(Report::Waits(subject, wait)).await;
             self.read_back.news(&known, LOOK_AGAIN).await;
         }
     }
@@ -165,13 +165,9 @@ impl Delivery {
     /// If the delivery takes long, reports that the replica waits for it. Never returns.
     async fn tell_of_delivery(&self, subject: Subject) -> Infallible {
         sleep(QUIET_DELIVERY).await;
-        self.tell(subject, Wait::Other("its agent receives the job's code".to_owned())).await;
+        let wait = Wait::Other("its agent receives the job's code".to_owned());
+        self.common.report(Report::Waits(subject, wait)).await;
         pending().await
-    }
-
-    async fn tell(&self, subject: Subject, wait: Wait) {
-        // The send fails only if the driver has ended, so the error does not matter.
-        let _ = self.common.reporter.send(Report::Waits(subject, wait)).await;
     }
 
     /// Sends an agent the parts of the code that the agent lacks.

@@ -22,17 +22,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::context::Common;
+use super::context::{Common, Kept};
 use super::delivery::Delivery;
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
-use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
-use super::timeline::TimelineOfJob;
+use super::tasks::{COPY_TIMEOUT, spawn, state_of};
 use crate::agents::client::{AgentAnswer, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::host::clock::wall_clock;
 use crate::logs::ReplicaLog;
-use crate::logs::series::SeriesOfJob;
 
 /// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -54,10 +52,8 @@ pub(super) struct Followed {
     pub(super) subject: Subject,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
-    /// The store for reports of the script.
-    pub(super) series: Arc<SeriesOfJob>,
-    /// The job's timeline, which gets the script's steps.
-    pub(super) timeline: Arc<TimelineOfJob>,
+    /// The stores for the script's reports and steps.
+    pub(super) kept: Kept,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
     /// The current delivery of the code that the job brings, if any.
@@ -176,7 +172,7 @@ impl Pod {
                 | AgentState::Failed(_) => true,
             };
             let is_unreachable = matches!(state, AgentState::Unreachable { .. });
-            report(&self.followed.common.reporter, self.followed.subject, state).await;
+            self.followed.common.report(Report::Agent(self.followed.subject, state)).await;
             if let (true, Some(vigil)) = (is_unreachable, &mut vigil) {
                 self.await_fence(vigil).await;
             }
@@ -184,8 +180,8 @@ impl Pod {
                 break;
             }
         }
-        let Followed { series, subject, .. } = &self.followed;
-        series.forget_usage(subject.id);
+        let Followed { kept, subject, .. } = &self.followed;
+        kept.series.forget_usage(subject.id);
         self.news.send_modify(|copied| copied.is_last = true);
     }
 
@@ -241,8 +237,8 @@ impl Pod {
                 Err(AgentError::Unreachable { .. }) => return None,
                 Ok(AgentAnswer::Status(mut status)) => {
                     self.note_answer(&mut status, vigil);
-                    let Followed { series, subject, .. } = &self.followed;
-                    series.note(subject.id, &status, wall_clock());
+                    let Followed { kept, subject, .. } = &self.followed;
+                    kept.series.note(subject.id, &status, wall_clock());
                     self.note_step(&status);
                     self.pass_progress(&status).await;
                     // The long poll has timed out, or only the script's progress has changed. The lines above have
@@ -263,18 +259,17 @@ impl Pod {
     }
 
     fn note_step(&self, status: &RunStatus) {
-        let Followed { common, timeline, subject, .. } = &self.followed;
+        let Followed { common, kept, subject, .. } = &self.followed;
         let step = status.helper.as_ref().and_then(|progress| progress.step);
         if let (true, Some(generation), Some(step)) = (subject.id.role.trains(), status.generation, step) {
-            timeline.step(generation, step, common.context.store.now());
+            kept.timeline.step(generation, step, common.context.store.now());
         }
     }
 
     async fn pass_progress(&self, status: &RunStatus) {
         let Followed { common, subject, balance_every: Some(_), .. } = &self.followed else { return };
         if let (Some(progress), Some(generation), None) = (&status.helper, status.generation, &status.exit) {
-            // The send fails only if the driver has ended, so the error does not matter.
-            let _ = common.reporter.send(Report::Progress(*subject, generation, Box::new(progress.clone()))).await;
+            common.report(Report::Progress(*subject, generation, Box::new(progress.clone()))).await;
         }
     }
 
@@ -296,10 +291,10 @@ impl Pod {
     /// Asks for the agent's status. Retries an unreachable agent until its pod has ended. If the agent has a lease, the
     /// caller drops this future when the lease lapses.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
-        let Followed { common: Common { agents, .. }, address, series, .. } = &self.followed;
+        let Followed { common: Common { agents, .. }, address, kept, .. } = &self.followed;
         let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();
         let runs = |heard: &RunStatus| matches!(heard.state, RunState::Running | RunState::Stopping);
-        let interval = || self.followed.balance_every.unwrap_or_else(|| series.interval());
+        let interval = || self.followed.balance_every.unwrap_or_else(|| kept.series.interval());
         let wait = if heard.is_some_and(runs) { interval() } else { POLL_WAIT_MAX };
         if let Some(leased) = heard.and_then(|heard| self.leased(heard)) {
             return leased.ask(self, wait, is_worth_it).await;

@@ -136,7 +136,7 @@ impl Driver {
         Self {
             balance: Balance::new(common.clone()),
             replicas: ReplicaTable::new(&stored.record, Arc::clone(&kept.logs)),
-            runs: Runs::new(common.clone(), Arc::clone(&kept.series), code.delivery()),
+            runs: Runs::new(common.clone(), Arc::clone(&kept.series), &code),
             pods: Pods::new(common, token, kept),
             code,
             starts,

@@ -45,9 +45,7 @@ impl Driver {
         }
         let Self { machine, ledger, replicas, runs, starts, balance, room, .. } = self;
         let mut gang = replicas.gang(machine.horizon());
-        let out_of_memory = gang.members().filter_map(|member| Some((member.id, member.out_of_memory()?)));
-        let too_large = balance.too_large(out_of_memory, ledger.get());
-        gang.note_too_large(too_large);
+        gang.note_too_large(balance.too_large(&gang, ledger.get()));
         starts.note_saved(&gang);
         let (phase, actions) = step(&gang, replicas.hold_room(), ledger, machine, room);
         // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
@@ -106,7 +104,7 @@ impl Driver {
 
     /// Carries out an action. Slow work runs in tasks, which report their results to the driver.
     pub(super) async fn act(&mut self, action: Action) -> Result<(), Stop> {
-        let record = self.ledger.get();
+        let current @ Current { record, .. } = Current { record: self.ledger.get(), machine: &self.machine };
         match action {
             Action::Keep(upkeep) => {
                 let changed = [&upkeep.create[..], &upkeep.delete].concat();
@@ -122,7 +120,6 @@ impl Driver {
                 // The record may include a push that the policy does not include yet.
                 self.starts.configure(self.machine.policy().wishes.pushes);
                 self.balance.keep_speeds();
-                let current = Current { record, machine: &self.machine };
                 let sizes = self.runs.configure(generation, &mut self.replicas, current, &self.balance).await;
                 self.balance.begin_with(generation, sizes);
             }
@@ -133,9 +130,7 @@ impl Driver {
                 self.runs.launch(generation, &self.replicas, &self.machine).await;
             }
             Action::Rejoin { generation, replica } => {
-                let current = Current { record, machine: &self.machine };
-                let (replicas, start) = (&mut self.replicas, (generation, replica));
-                self.runs.rejoin(start, replicas, current, &self.balance).await;
+                self.runs.rejoin((generation, replica), &mut self.replicas, current, &self.balance).await;
             }
             Action::StopTraining { grace } => self.stop(grace, |role| role != Role::Evaluator).await,
             Action::StopRuns { grace } => self.stop(grace, |_| true).await,
@@ -244,13 +239,13 @@ async fn diagnose(
     failure: Option<&Failure>,
     gang: &Gang<'_>,
     ledger: &mut Ledger,
-    replicas: &ReplicaTable,
+    table: &ReplicaTable,
     policy: &Policy,
 ) {
     match failure {
         Some(failure) if ledger.failed().is_none() => {
             let last_lines = match ledger.to_quote(failure) {
-                Some(id) => replicas.last_lines(id, failure).await,
+                Some(id) => table.last_lines(id, failure).await,
                 None => vec![],
             };
             ledger.diagnose(failure.clone(), gang, policy, last_lines);

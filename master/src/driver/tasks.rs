@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
+use super::context::Common;
 use super::delivery::Delivery;
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
@@ -64,9 +65,8 @@ pub(super) struct Seat {
 /// What a request to every agent of a gang needs.
 #[derive(Clone)]
 pub(super) struct Fanout {
-    pub(super) agents: AgentClient,
+    pub(super) common: Common,
     pub(super) generation: Generation,
-    pub(super) reporter: mpsc::Sender<Report>,
     /// The pauses between two attempts to reach an agent.
     pub(super) pauses: ExponentialBuilder,
     /// The delivery of the code for this start, if the job brings its code.
@@ -89,7 +89,7 @@ impl Fanout {
                 }
             }
         });
-        report(&self.reporter, subject, state).await;
+        self.common.report(Report::Agent(subject, state)).await;
     }
 }
 
@@ -134,7 +134,7 @@ async fn configure_one(
     part: PartOfStart,
     body: &Bytes,
 ) -> Result<(), AgentError> {
-    let send = async || call.agents.configure(agent, part, body.clone()).await;
+    let send = async || call.common.agents.configure(agent, part, body.clone()).await;
     match (send.retry(call.pauses).when(is_unreachable).await, &call.delivery) {
         (Err(AgentError::Refused { status: 409, .. }), _) => {}
         (Err(AgentError::Unfit { code: ErrorCode::CodeMissing, detail }), Some(delivery)) => {
@@ -147,7 +147,7 @@ async fn configure_one(
         }
         (answer, _) => return answer,
     }
-    stop(&call.agents, agent, Some(call.generation), FirstSignal::Term, Duration::ZERO).await?;
+    stop(&call.common.agents, agent, Some(call.generation), FirstSignal::Term, Duration::ZERO).await?;
     while_status(call, agent, |status| !matches!(status.state, RunState::Exited | RunState::Idle)).await?;
     send.retry(call.pauses).when(is_unreachable).await
 }
@@ -155,7 +155,7 @@ async fn configure_one(
 /// Waits while the agent's status is like this.
 async fn while_status(call: &Fanout, agent: SocketAddr, is_so: impl Fn(&RunStatus) -> bool) -> Result<(), AgentError> {
     let mut poll = None;
-    while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
+    while let AgentAnswer::Status(status) = call.common.agents.status(agent, poll).await?
         && is_so(&status)
     {
         poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX, lease: None });
@@ -171,7 +171,7 @@ async fn launched(call: &Fanout, subject: Subject, answer: Result<(), AgentError
 /// Asks every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
-        let send = async || call.agents.run(agent, call.generation).await;
+        let send = async || call.common.agents.run(agent, call.generation).await;
         let answer = send.retry(call.pauses).when(is_unreachable).await;
         if let Ok(false) = answer {
             return Some((subject, agent));
@@ -225,10 +225,10 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
 
 /// Deletes a pod, with a limited number of retries. If the agent is fenced, its run is dead, so the pod is deleted
 /// without a confirmation by its node.
-pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
+pub(super) async fn delete(Common { job, context, .. }: &Common, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
-        Standing::Held | Standing::Lapsed => backend.delete(job, id).await,
-        Standing::Fenced => backend.delete_unconfirmed(job, id).await,
+        Standing::Held | Standing::Lapsed => context.backend.delete(job, id).await,
+        Standing::Fenced => context.backend.delete_unconfirmed(job, id).await,
     };
     if let Err(error) = delete.retry(patience()).await {
         warn!(job = %job.name, replica = %id, error = error_chain(&error), "could not delete a pod; the master will try again");
@@ -241,12 +241,6 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     if let Err(error) = delete.retry(patience()).await {
         warn!(job = %job.name, error = error_chain(&error), "could not delete the pods of a job; the master will try again");
     }
-}
-
-/// Reports the new state of a replica's agent to the driver.
-pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, state: AgentState) {
-    // The send fails only if the driver has ended, so the error does not matter.
-    let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 
 /// The agent's state after this answer. `heard` is the agent's newest status before this answer.

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::{Followed, Pod, persistent};
 use crate::agents::client::{AgentAnswer, AgentError, Poll};
 use crate::driver::context::Common;
-use crate::driver::tasks::report;
+use crate::driver::reports::Report;
 
 /// A poll of an agent with a lease.
 pub(super) struct Leased {
@@ -92,7 +92,7 @@ impl Pod {
             sleep(vigil.tick()).await;
         }
         if let Some(fenced) = self.unreachable(true) {
-            report(&self.followed.common.reporter, self.followed.subject, fenced).await;
+            self.followed.common.report(Report::Agent(self.followed.subject, fenced)).await;
         }
     }
 

@@ -1,7 +1,6 @@
 //! Creates a job's pods. If a quota has no room, or if another pod has the name, creation is retried until the start
 //! timeout.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -10,14 +9,12 @@ use job::policy::RELEASE_TIMEOUT;
 use protocol::failure::NEVER_STARTED;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
-use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
+use super::Pods;
 use super::replica::Replica;
 use super::table::ReplicaTable;
-use crate::agents::token::AgentToken;
 use crate::backend::{BackendError, PodSpec};
 use crate::driver::context::Common;
 use crate::driver::reports::{Report, Subject};
@@ -31,74 +28,52 @@ pub(super) const PODS_AT_ONCE: usize = 32;
 /// watch quotas, and watches no other pods, so no event reports that the reason has passed.
 const OBSTACLE_PAUSE: Duration = Duration::from_secs(5);
 
-/// The requests for pods that are in progress.
-pub(super) struct Creations {
-    common: Common,
-    token: AgentToken,
-    tasks: Vec<AbortOnDropHandle<()>>,
-}
-
-impl Creations {
-    pub(super) fn new(common: Common, token: AgentToken) -> Self {
-        Self { common, token, tasks: vec![] }
-    }
-
+impl Pods {
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
     pub(super) fn request(&mut self, table: &mut ReplicaTable, ids: Vec<ReplicaId>, spec: &JobSpec, now: Duration) {
-        self.tasks.retain(|creation| !creation.is_finished());
-        let is_next =
-            |replica: &Replica| replica.tracked.is_to_be_requested(now, RELEASE_TIMEOUT, !self.tasks.is_empty());
-        let mut pods = vec![];
+        self.creations.retain(|creation| !creation.is_finished());
+        let (common, is_in_progress) = (self.common.clone(), !self.creations.is_empty());
+        let mut pods: Vec<(Subject, PodSpec)> = vec![];
         for id in ids {
-            if let Some(replica) = table.get_mut(id).filter(|replica| is_next(replica)) {
-                replica.request(now);
-                let pod = PodSpec::new(self.common.job.clone(), spec, id, self.token.sha256());
-                pods.push((replica.subject(id), pod));
-            }
+            let is_next = |it: &&mut Replica| it.tracked.is_to_be_requested(now, RELEASE_TIMEOUT, is_in_progress);
+            let Some(replica) = table.get_mut(id).filter(is_next) else { continue };
+            replica.request(now);
+            pods.push((replica.subject(id), PodSpec::new(common.job.clone(), spec, id, self.token.sha256())));
         }
-        if !pods.is_empty() {
-            self.create(pods);
+        if pods.is_empty() {
+            return;
         }
-    }
-
-    fn create(&mut self, pods: Vec<(Subject, PodSpec)>) {
-        let Common { job, context, reporter, .. } = self.common.clone();
-        let backend = Arc::clone(&context.backend);
-        let creation = tasks::spawn(&self.common.reporter, async move {
+        self.creations.push(tasks::spawn(&self.common.reporter, async move {
+            let backend = &common.context.backend;
             let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
-            if let Err(error) = while_it_waits(&reporter, &all, || backend.prepare(&job)).await {
-                warn!(job = %job.name, error = error_chain(&error), "could not create any pod");
+            if let Err(error) = while_it_waits(&common, &all, || backend.prepare(&common.job)).await {
+                warn!(job = %common.job.name, error = error_chain(&error), "could not create any pod");
                 for subject in all {
-                    tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
+                    common.report(Report::Agent(subject, not_created(&error))).await;
                 }
                 return;
             }
             let create = async |(subject, pod): (Subject, PodSpec)| {
-                let attempt = || backend.create(pod.clone());
-                if let Err(error) = while_it_waits(&reporter, &[subject], attempt).await {
-                    tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
+                if let Err(error) = while_it_waits(&common, &[subject], || backend.create(pod.clone())).await {
+                    common.report(Report::Agent(subject, not_created(&error))).await;
                 }
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
-        });
-        self.tasks.push(creation);
+        }));
     }
 
-    /// Cancels the requests, and waits until their tasks have ended.
-    pub(super) async fn cancel(&mut self) {
-        for creation in self.tasks.drain(..) {
+    /// Cancels the requests for pods, and waits until their tasks have ended. A requested pod may still appear later.
+    pub(in crate::driver) async fn cancel_creations(&mut self, replicas: &mut ReplicaTable) {
+        for creation in self.creations.drain(..) {
             creation.abort();
             let _ = creation.await;
         }
+        replicas.iter_mut().for_each(|(_, replica)| replica.tracked.give_up_request());
     }
 }
 
 /// Repeats an attempt while there is no room or another pod has the name, and reports why these replicas wait.
-async fn while_it_waits<F>(
-    reporter: &mpsc::Sender<Report>,
-    waiting: &[Subject],
-    attempt: impl Fn() -> F,
-) -> Result<(), BackendError>
+async fn while_it_waits<F>(common: &Common, waiting: &[Subject], attempt: impl Fn() -> F) -> Result<(), BackendError>
 where
     F: Future<Output = Result<(), BackendError>>,
 {
@@ -109,16 +84,15 @@ where
             done => return done,
         };
         for subject in waiting {
-            // The send fails only if the driver has ended, so the error does not matter.
-            let _ = reporter.send(Report::Waits(*subject, wait.clone())).await;
+            common.report(Report::Waits(*subject, wait.clone())).await;
         }
         sleep(OBSTACLE_PAUSE).await;
     }
 }
 
-/// The loss of a replica whose pod could not be created.
-fn not_created(error: &BackendError) -> LostRun {
-    match error {
+/// The state of the agent of a replica whose pod could not be created.
+fn not_created(error: &BackendError) -> AgentState {
+    AgentState::Failed(match error {
         BackendError::Unavailable(_)
         | BackendError::OverQuota { .. }
         | BackendError::NameTaken(_)
@@ -127,5 +101,5 @@ fn not_created(error: &BackendError) -> LostRun {
         | BackendError::Create { .. }
         | BackendError::Delete { .. }
         | BackendError::DeleteAll { .. } => LostRun::hopeless(format!("{NEVER_STARTED}{}", error_chain(error))),
-    }
+    })
 }

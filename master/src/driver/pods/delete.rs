@@ -1,6 +1,5 @@
 //! Deletes a job's pods, and lets agents end their pods by themselves.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
@@ -32,7 +31,6 @@ impl Pods {
         if !replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
             return;
         }
-        replica.tracked.seen.deletion = PodDeletion::Asked;
         let is_live = replica.tracked.seen.presence() == Presence::Live;
         // If the agent is dead, only bytes that are in transit can still arrive.
         let patience = if is_live { tasks::COPY_TIMEOUT } else { LAST_BYTES_TIMEOUT };
@@ -43,7 +41,7 @@ impl Pods {
         replica.deletion = Some(tasks::spawn(&self.common.reporter, async move {
             // Output that is not copied within `patience` is lost with the pod.
             let _ = timeout(patience, copied).await;
-            tasks::delete(common.context.backend.as_ref(), &common.job, id, standing).await;
+            tasks::delete(&common, id, standing).await;
         }));
     }
 
@@ -64,9 +62,7 @@ impl Pods {
         let common = self.common.clone();
         warn!(job = %common.job.name, replica = %id, reason, "the agent does not stop its run; deleting the pod");
         replica.tracked.seen.deletion = PodDeletion::Asked;
-        tasks.spawn(
-            async move { tasks::delete(common.context.backend.as_ref(), &common.job, id, Standing::Held).await },
-        );
+        tasks.spawn(async move { tasks::delete(&common, id, Standing::Held).await });
     }
 
     /// Asks each pod to end, and marks its output as complete.
@@ -83,7 +79,6 @@ impl Pods {
             }
             if is_occupied {
                 replica.tracked.ask_to_go(now, Duration::ZERO);
-                replica.tracked.seen.deletion = PodDeletion::Asked;
             }
             // An evicted pod ends without a request, and its exec.py may still be saving its state.
             let is_to_end = !replica.is_released && presence == Presence::Live && !replica.tracked.seen.is_leaving();
@@ -103,7 +98,7 @@ impl Pods {
                 complete.await;
                 let is_finished = is_to_end && tasks::finish(&common.agents, agent).await;
                 if is_occupied || is_to_end && !is_finished {
-                    tasks::delete(common.context.backend.as_ref(), &common.job, id, standing).await;
+                    tasks::delete(&common, id, standing).await;
                 }
             });
         }
@@ -118,7 +113,6 @@ impl Pods {
         for id in included.collect::<Vec<_>>() {
             let Some(replica) = replicas.get_mut(id) else { continue };
             if replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
-                replica.tracked.seen.deletion = PodDeletion::Asked;
                 chosen.push((id, replica.tracked.seen.agent.standing()));
             }
         }
@@ -126,8 +120,7 @@ impl Pods {
             PodSelection::All if chosen.is_empty() => {}
             PodSelection::All => self.delete_all(replicas).await,
             PodSelection::Live | PodSelection::Unended | PodSelection::Idle => {
-                let (backend, job) = (Arc::clone(&self.common.context.backend), &self.common.job);
-                let delete = |(id, standing): (ReplicaId, Standing)| tasks::delete(backend.as_ref(), job, id, standing);
+                let delete = |(id, standing)| tasks::delete(&self.common, id, standing);
                 stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
             }
         }

@@ -23,13 +23,12 @@ use protocol::job::JobSpec;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 pub(super) use self::awaited::{awaits_others, is_awaited};
-use self::create::Creations;
-pub(super) use self::replica::LAST_OUTPUT_TIMEOUT;
 pub(super) use self::runs::{Runs, last_launch, ranks};
-pub(super) use self::table::ReplicaTable;
+pub(super) use self::table::{LAST_OUTPUT_TIMEOUT, ReplicaTable};
 pub(super) use self::views::{initial, until_unusual, views};
 use super::balance::Balance;
 use super::context::{Common, Kept};
@@ -48,7 +47,9 @@ pub(super) struct Pods {
     common: Common,
     kept: Kept,
     listed: watch::Receiver<PodTable>,
-    creations: Creations,
+    token: AgentToken,
+    /// The tasks that create pods.
+    creations: Vec<AbortOnDropHandle<()>>,
     /// When to renew the network policy of the job's pods.
     prepare_at: Instant,
 }
@@ -56,8 +57,7 @@ pub(super) struct Pods {
 impl Pods {
     pub(super) fn new(common: Common, token: AgentToken, kept: Kept) -> Self {
         let listed = common.context.backend.watch(&common.job);
-        let creations = Creations::new(common.clone(), token);
-        Self { common, kept, listed, creations, prepare_at: Instant::now() + PREPARE_INTERVAL }
+        Self { common, kept, listed, token, creations: vec![], prepare_at: Instant::now() + PREPARE_INTERVAL }
     }
 
     /// Waits until the back end lists other pods. Fails when this master shuts down.
@@ -108,8 +108,7 @@ impl Pods {
                 subject: replica.subject(id),
                 address,
                 log: replica.log.clone(),
-                series: Arc::clone(&self.kept.series),
-                timeline: Arc::clone(&self.kept.timeline),
+                kept: self.kept.clone(),
                 warm: warm::request(spec, id.role, address.ip()),
                 delivery: code.delivery(),
                 lease: policy.rules.lease,
@@ -127,16 +126,10 @@ impl Pods {
         spec: &JobSpec,
         now: Duration,
     ) {
-        self.creations.request(replicas, create, spec, now);
+        self.request(replicas, create, spec, now);
         for id in delete {
             self.replace(replicas, id, now);
         }
-    }
-
-    /// Cancels the requests for pods that are in progress. A requested pod may still appear later.
-    pub(super) async fn cancel_creations(&mut self, replicas: &mut ReplicaTable) {
-        self.creations.cancel().await;
-        replicas.iter_mut().for_each(|(_, replica)| replica.tracked.give_up_request());
     }
 
     /// What the master keeps of the job.

@@ -7,9 +7,8 @@ use job::observation::{AgentState, Pod, Wait};
 use job::phase::JobPhase;
 use job::tracked::{PodLoss, Tracked};
 use protocol::agent::{CodeStatus, RunState};
-use protocol::failure::{Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, ReplicaId};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::prototype;
@@ -17,9 +16,6 @@ use crate::driver::follower::Follower;
 use crate::driver::reports::Subject;
 use crate::logs::ReplicaLog;
 use crate::store::JobRecord;
-
-/// Maximum time to copy the last output of a replica before its last lines or numbers are read.
-pub(in crate::driver) const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
@@ -36,7 +32,7 @@ pub(super) struct Replica {
     /// The replica's output.
     pub(super) log: ReplicaLog,
     /// The offset in the replica's output at which the newest start begins.
-    output_from: u64,
+    pub(super) output_from: u64,
     /// Since when a node has prepared the pod, as far as this driver has seen.
     prepared_since: Option<Instant>,
 }
@@ -144,21 +140,6 @@ impl Replica {
     pub(super) fn queue(&mut self) {
         let loss = self.tracked.queue();
         self.forget(loss);
-    }
-
-    /// Notes that the output of the next start begins here.
-    pub(super) fn begin_output(&mut self) {
-        self.output_from = self.log.progress().end;
-    }
-
-    /// The last lines that the replica has printed in its newest start. If its exec.py has failed, first waits until the
-    /// last output is copied.
-    pub(super) async fn last_lines(&self, failure: &Failure) -> Vec<String> {
-        // The last lines lack any output that arrives after this timeout. That output is still copied.
-        if let (Failure::ReplicaExited { .. }, Some(follower)) = (failure, &self.follower) {
-            let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
-        }
-        self.log.last_lines(LAST_LINES_MAX, self.output_from).await
     }
 
     /// Makes the replica's follower poll the agent for this start.

@@ -28,6 +28,7 @@ use crate::driver::balance::{Balance, Rank};
 use crate::driver::context::Common;
 use crate::driver::delivery::Delivery;
 use crate::driver::follower::Follower;
+use crate::driver::job_code::JobCode;
 use crate::driver::machine::{Current, Machine};
 use crate::driver::reports::{Report, Subject};
 use crate::driver::retry::patience;
@@ -48,12 +49,8 @@ pub(in crate::driver) struct Runs {
 }
 
 impl Runs {
-    pub(in crate::driver) fn new(
-        common: Common,
-        series: Arc<SeriesOfJob>,
-        delivery: watch::Receiver<Option<Arc<Delivery>>>,
-    ) -> Self {
-        Self { common, series, delivery, start: None }
+    pub(in crate::driver) fn new(common: Common, series: Arc<SeriesOfJob>, code: &JobCode) -> Self {
+        Self { common, series, delivery: code.delivery(), start: None }
     }
 
     /// Sends every member of this start its environment. Returns the batch of each member that has one.
@@ -66,7 +63,7 @@ impl Runs {
     ) -> BTreeMap<ReplicaId, u32> {
         // The times of lines of output come from the same clock.
         self.series.begin(generation, wall_clock());
-        replicas.iter_mut().for_each(|(_, replica)| replica.begin_output());
+        replicas.iter_mut().for_each(|(_, replica)| replica.output_from = replica.log.progress().end);
         let (seats, meeting, first) = meet(replicas, current, balance);
         debug!(job = %self.common.job.name, %generation, members = seats.len(), "gang complete");
         let fanout = self.fanout(generation, current.machine);
@@ -87,7 +84,7 @@ impl Runs {
         let (Some(known), Some(replica)) = (known, replicas.get_mut(id)) else { return };
         let membership = Membership { seat: id.index, ..known.membership };
         replica.tracked.seen.enrolled = Some(Enrolled { generation, membership });
-        replica.begin_output();
+        replica.output_from = replica.log.progress().end;
         replica.watch_run(Some(generation));
         info!(job = %self.common.job.name, replica = %id, %generation, "replica starts again alone");
         let (mut seats, meeting, _) = meet(replicas, current, balance);
@@ -117,9 +114,7 @@ impl Runs {
         // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
         let has_lease = machine.policy().rules.lease.is_some();
         let pauses = if has_lease { patience().without_max_times() } else { patience() };
-        let (agents, reporter) = (self.common.agents.clone(), self.common.reporter.clone());
-        let delivery = self.delivery.borrow().clone();
-        Fanout { agents, generation, reporter, pauses, delivery }
+        Fanout { common: self.common.clone(), generation, pauses, delivery: self.delivery.borrow().clone() }
     }
 
     /// Cancels the task of an earlier start, then runs this work in a new task. An agent that is configured for the
@@ -162,17 +157,16 @@ impl Runs {
         if targets.is_empty() {
             return;
         }
-        let (agents, reporter) = (self.common.agents.clone(), self.common.reporter.clone());
+        let common = self.common.clone();
         let grace_of = grace_of(grace, record, machine);
         let is_cancelled = matches!(machine.phase(), JobPhase::Stopping(Stop { ending: Ending::Cancelled, .. }));
         let first = if is_cancelled && record.spec.is_on_machines() { FirstSignal::Int } else { FirstSignal::Term };
         tasks.spawn(async move {
             let stop = async |(subject, agent): (Subject, SocketAddr)| {
                 let grace = grace_of(subject.id.role);
-                if let Err(error) = tasks::stop(&agents, agent, generation, first, grace).await {
-                    let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
-                    // The send fails only if the driver has ended, so the error does not matter.
-                    let _ = reporter.send(report).await;
+                if let Err(error) = tasks::stop(&common.agents, agent, generation, first, grace).await {
+                    let (replica, reason) = (subject.id, error_chain(&error));
+                    common.report(Report::NotStopped { replica, generation, reason }).await;
                 }
             };
             stream::iter(targets).for_each_concurrent(tasks::AGENTS_AT_ONCE, stop).await;
@@ -187,7 +181,11 @@ impl Runs {
         horizon: Option<Generation>,
         limit: Duration,
     ) -> impl Future<Output = Vec<ReplicaStacks>> + Send + use<> {
-        stacks::of_members(self.common.agents.clone(), stacks::members(replicas, horizon), Instant::now() + limit)
+        let gang = replicas.gang(horizon);
+        let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
+        let members = gang.members().filter(|_| is_running);
+        let members = members.map(|it| (it.id, stacks::to_ask(&it.phase, replicas.get(it.id)))).collect();
+        stacks::of_members(self.common.agents.clone(), members, Instant::now() + limit)
     }
 }
 

@@ -11,7 +11,6 @@ use protocol::text;
 use tokio::time::{Instant, timeout_at};
 
 use super::replica::Replica;
-use super::table::ReplicaTable;
 use crate::agents::client::{AgentClient, STACKS_TIMEOUT};
 use crate::driver::tasks::AGENTS_AT_ONCE;
 use crate::error_chain::error_chain;
@@ -27,16 +26,8 @@ const NAME_BYTES: usize = 256;
 /// What is known of a member before its agent is asked.
 type Member = Result<(SocketAddr, Generation), String>;
 
-/// The members of the gang, and what is known of each before its agent is asked. Empty if no script runs.
-pub(super) fn members(replicas: &ReplicaTable, horizon: Option<Generation>) -> Vec<(ReplicaId, Member)> {
-    let gang = replicas.gang(horizon);
-    let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
-    let members = gang.members().filter(|_| is_running);
-    members.map(|member| (member.id, to_ask(&member.phase, replicas.get(member.id)))).collect()
-}
-
 /// The address of the member's agent, and the start of the member's exec.py. If exec.py does not run, the reason.
-fn to_ask(phase: &ReplicaPhase, replica: Option<&Replica>) -> Member {
+pub(super) fn to_ask(phase: &ReplicaPhase, replica: Option<&Replica>) -> Member {
     match phase {
         ReplicaPhase::Running(start) => {
             let agent = replica.and_then(Replica::agent);

@@ -14,8 +14,9 @@ use job::roster::Roster;
 use job::tracked::Tracked;
 use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::code::CodeId;
-use protocol::failure::Failure;
+use protocol::failure::{Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, ReplicaId};
+use tokio::time::timeout;
 
 use super::replica::Replica;
 use crate::driver::job_code::JobCode;
@@ -23,6 +24,9 @@ use crate::driver::machine::Current;
 use crate::driver::reports::Subject;
 use crate::logs::JobLogs;
 use crate::store::JobRecord;
+
+/// Maximum time to copy the last output of a replica before its last lines or numbers are read.
+pub(in crate::driver) const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The replicas of one job.
 pub(in crate::driver) struct ReplicaTable {
@@ -184,12 +188,15 @@ impl ReplicaTable {
         self.replicas.values().any(|replica| replica.is_seed_only)
     }
 
-    /// The last lines that this replica has printed in its newest start: see [`Replica::last_lines`].
+    /// The last lines that this replica has printed in its newest start. If its exec.py has failed, first waits until the
+    /// last output is copied.
     pub(in crate::driver) async fn last_lines(&self, id: ReplicaId, failure: &Failure) -> Vec<String> {
-        match self.get(id) {
-            Some(replica) => replica.last_lines(failure).await,
-            None => vec![],
+        let Some(replica) = self.get(id) else { return vec![] };
+        // The last lines lack any output that arrives after this timeout. That output is still copied.
+        if let (Failure::ReplicaExited { .. }, Some(follower)) = (failure, &replica.follower) {
+            let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
         }
+        replica.log.last_lines(LAST_LINES_MAX, replica.output_from).await
     }
 
     /// The time since the last copied output of each running replica.
