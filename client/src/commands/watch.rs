@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::slice;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -58,7 +59,7 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
     let watch = FolderWatch {
         client: client.clone(),
         name: job.name.clone(),
-        spec: job.spec.clone(),
+        spec: Arc::clone(&job.spec),
         folder,
         force: args.force,
         checks_syntax: !args.force,
@@ -104,7 +105,7 @@ fn begun(job: &JobView) -> Option<SystemTime> {
 struct FolderWatch {
     client: MasterClient,
     name: JobName,
-    spec: JobSpec,
+    spec: Arc<JobSpec>,
     folder: PathBuf,
     /// Whether the first push starts the scripts again even if the code is the same.
     force: bool,
@@ -250,7 +251,7 @@ impl FolderWatch {
         &self,
         work: impl FnOnce(&PathBuf, &JobSpec) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let (folder, spec) = (self.folder.clone(), self.spec.clone());
+        let (folder, spec) = (self.folder.clone(), Arc::clone(&self.spec));
         spawn_blocking(move || work(&folder, &spec)).await.expect("packing does not panic")
     }
 

@@ -71,7 +71,7 @@ fn a_job_is_described_by_its_strategy_and_replicas() {
         ("AllReduce", 1, "job digits accepted: AllReduce, 1 worker"),
         ("ps", 2, "job digits accepted: ParameterServer, 1 chief, 2 workers, 1 parameter server"),
     ] {
-        let view = JobView { spec: spec(strategy, workers), ..pending(workers) };
+        let view = JobView { spec: spec(strategy, workers).into(), ..pending(workers) };
         assert_eq!(accepted(&view), text);
     }
     assert_eq!(standing(&running(2)), "job digits is running: AllReduce, 2 workers");

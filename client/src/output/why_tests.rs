@@ -159,7 +159,7 @@ fn the_same_failure_at_the_same_step_is_named_with_the_start_before_and_the_flag
         };
         let starts = vec![start("1.1", before), start("1.2", step)];
         let mut failed = view(Some(JobResult::Failed { failure: exited(1) }), starts);
-        failed.spec.origin = origin;
+        failed.spec_mut().origin = origin;
         why_text(&failed)
     };
     let text = |step, before| text_of(step, before, None);
@@ -222,7 +222,7 @@ fn status_shows_the_number_of_restarts_and_the_last_failure() {
     ] {
         assert!(status.lines().any(|shown| shown == line), "{line:?} in\n{status}");
     }
-    view.spec.run_policy.max_restarts = NO_RESTART_LIMIT;
+    view.spec_mut().run_policy.max_restarts = NO_RESTART_LIMIT;
     let status = crate::output::status_text(&view, None, UnixMillis(5_000));
     assert!(status.contains("restarts    2 (no limit), and 1 not counted\n"), "{status}");
     view.restarts.failed_starts = vec![failed(exited(3))];

@@ -38,7 +38,7 @@ pub(crate) fn repeated(before: &JobView, name: JobName) -> Result<JobRequest, Er
 
 /// The spec with the code and the workers that the user wanted last.
 pub(crate) fn last_spec(view: &JobView) -> JobSpec {
-    let mut spec = view.spec.clone();
+    let mut spec = JobSpec::clone(&view.spec);
     spec.code = view.code.or(spec.code);
     if let Some(Workers { min, max }) = view.workers {
         (spec.worker_min, spec.worker_num) = (Some(min), max);
@@ -63,7 +63,7 @@ mod tests {
 
     /// The new job of a command line, after a job with two workers.
     fn rerun(before: &JobSpec, flags: &str) -> Result<JobSpec, String> {
-        rerun_of(&JobView { name: before.name.clone(), spec: before.clone(), ..pending(2) }, flags)
+        rerun_of(&JobView { name: before.name.clone(), spec: before.clone().into(), ..pending(2) }, flags)
     }
 
     fn rerun_of(before: &JobView, flags: &str) -> Result<JobSpec, String> {
@@ -133,9 +133,10 @@ mod tests {
     #[test]
     fn pushed_code_and_wanted_workers_are_those_of_the_new_job() {
         let code = Some("cd".repeat(32).parse().unwrap());
-        let (view, workers) = (pending(2), Some(Workers { min: 2, max: 7 }));
-        let spec = JobSpec { worker_min: Some(2), code: Some("ab".repeat(32).parse().unwrap()), ..view.spec.clone() };
-        let again = rerun_of(&JobView { spec, code, workers, ..view }, "").unwrap();
+        let (mut view, workers) = (pending(2), Some(Workers { min: 2, max: 7 }));
+        let spec = view.spec_mut();
+        (spec.worker_min, spec.code) = (Some(2), Some("ab".repeat(32).parse().unwrap()));
+        let again = rerun_of(&JobView { code, workers, ..view }, "").unwrap();
         assert_eq!((again.code, again.worker_min, again.worker_num), (code, Some(2), 7));
     }
 

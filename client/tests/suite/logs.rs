@@ -54,7 +54,7 @@ fn the_bytes_of_one_replica_can_begin_at_a_time() {
 /// Runs `client logs digits` for a job in pods with this output. Returns its stderr.
 fn said_by_logs(output: LogLine, arguments: &[&str]) -> String {
     let mut view = running("digits");
-    view.spec.image = Some("python:3.13".parse().unwrap());
+    view.spec_mut().image = Some("python:3.13".parse().unwrap());
     let logs = [Logs::Lines(vec![output])].into();
     let master = FakeMaster::start(Script { views: vec![view], logs, ..Script::default() });
     master.run(&[&["logs", "digits"], arguments].concat()).expect_code(0).stderr

@@ -1,11 +1,10 @@
 //! `push`: the messages about a push that is refused, takes long, or is replaced by another push.
 
-use std::fs;
-
 use protocol::code::CodeId;
 use protocol::error::ErrorCode;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::{JobState, JobView};
+use std::fs;
 
 use crate::support::fake_master::{Changed, FakeMaster, Script, refusal};
 use crate::support::views::{running, succeeded};
@@ -19,7 +18,7 @@ fn code(digit: &str) -> Option<CodeId> {
 /// push number `started`.
 fn job(seq: u64, sequence: u32, pushes: u32, started: u32) -> JobView {
     let mut view = running("digits");
-    (view.spec.work_dir, view.spec.code, view.code) = (None, code("0"), code("1"));
+    (view.spec_mut().work_dir, view.spec_mut().code, view.code) = (None, code("0"), code("1"));
     (view.seq, view.generation) = (seq, Some(Generation { epoch: 1, sequence }));
     (view.pushes, view.started_pushes) = (pushes, started);
     view
@@ -101,7 +100,7 @@ fn watched_files_that_an_agent_refused_are_pushed_again_without_another_save() {
 fn a_watch_pushes_at_once_if_files_were_saved_after_the_scripts_began() {
     let folder = folder_with_script();
     let mut halted = JobView { state: JobState::Halted, ..running("digits") };
-    halted.spec.work_dir = Some(folder.path().into());
+    halted.spec_mut().work_dir = Some(folder.path().into());
     halted.replicas_mut()[1].started_at = Some(UnixMillis(2_820));
     let end = JobView { seq: 3, pushes: 1, started_pushes: 1, ..succeeded("digits") };
     let accepted = Changed::Accepted(JobView { pushes: 1, ..halted.clone() }.into(), vec![end]);
@@ -117,7 +116,7 @@ fn a_path_that_is_not_a_folder_is_refused_and_a_message_names_a_folder_that_the_
     assert_eq!(changes(&master), 0, "something was pushed");
 
     let mut own = job(2, 1, 0, 0);
-    (own.spec.code, own.code, own.spec.work_dir) = (None, None, Some("/data/digits".into()));
+    (own.spec_mut().code, own.code, own.spec_mut().work_dir) = (None, None, Some("/data/digits".into()));
     let after = JobView { pushes: 1, started_pushes: 1, seq: 3, ..own.clone() };
     for given in [".", "misspelled"] {
         let accepted = Changed::Accepted(JobView { pushes: 1, ..own.clone() }.into(), vec![after.clone()]);
@@ -154,7 +153,7 @@ fn only_the_jobs_script_must_parse_and_only_without_force() {
 #[test]
 fn a_job_without_a_folder_cannot_be_watched() {
     let mut on_machines = job(2, 1, 0, 0);
-    (on_machines.spec.code, on_machines.code, on_machines.spec.work_dir) = (None, None, None);
+    (on_machines.spec_mut().code, on_machines.code, on_machines.spec_mut().work_dir) = (None, None, None);
     let master = FakeMaster::with(vec![on_machines]);
     let refused = master.run(&["push", "digits", "--watch"]);
     refused.expect_code(2).expect_stderr("error: --watch cannot be used with job digits: the job names no folder");

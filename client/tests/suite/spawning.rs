@@ -1,11 +1,10 @@
 //! Command lines of tf-spawner: the choice of the master, the submitted job, and the question that `-d` asks.
 
-use std::fs;
-
 use protocol::master::BackendKind;
 use protocol::origin::Origin;
 use protocol::view::JobView;
 use serde_json::json;
+use std::fs;
 
 use crate::support::fake_master::{FakeMaster, Script, something_else};
 use crate::support::terminal::Terminal;
@@ -27,7 +26,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 /// The job of the training with tag Run_1.
 fn run_1() -> JobView {
     let mut view = pending("run-1");
-    view.spec.origin = Some(Origin::Spawner { attempt: "Run_1".to_owned() });
+    view.spec_mut().origin = Some(Origin::Spawner { attempt: "Run_1".to_owned() });
     view
 }
 

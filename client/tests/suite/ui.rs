@@ -1,15 +1,14 @@
 //! `ui`: the pages, their stream of events, their actions, and requests that are not from the page.
 
-use std::fs;
-use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-
 use protocol::failure::{FailedStart, Failure};
 use protocol::history::PastJob;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobState, JobView, ReplicaState};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::support::live_master::{Jobs, LiveMaster, TOKEN};
 use crate::support::page::Page;
@@ -603,7 +602,7 @@ fn five_hundred_hostile_texts_reach_the_page_only_as_text() {
     let start = FailedStart::new(view.generation, UnixMillis(5_800), failure);
     view.restarts.failed_starts.push(FailedStart { last_lines: payloads.clone(), ..start });
     // A master accepts no NUL in an argument.
-    view.spec.args = payloads.iter().map(|text| text.replace('\0', "")).collect();
+    view.spec_mut().args = payloads.iter().map(|text| text.replace('\0', "")).collect();
     view.queued_behind = Some("digits".parse().unwrap());
     let page =
         Page::of(&LiveMaster::start(Jobs { views: vec![view], lines, series: Some(reports), ..Jobs::default() }));

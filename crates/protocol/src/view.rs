@@ -205,7 +205,8 @@ pub struct JobView {
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
     /// The request with every default filled in.
-    pub spec: JobSpec,
+    #[cfg_attr(feature = "openapi", schema(value_type = JobSpec))]
+    pub spec: Arc<JobSpec>,
     /// How many workers an elastic job may have now. Absent: the job is not elastic.
     pub workers: Option<Workers>,
     /// The code of the current or the next start, if the job brings its code.
@@ -246,6 +247,11 @@ pub struct JobView {
 }
 
 impl JobView {
+    /// The spec, to change it. Copies it first if another view shares it.
+    pub fn spec_mut(&mut self) -> &mut JobSpec {
+        Arc::make_mut(&mut self.spec)
+    }
+
     /// The replicas, to change them. Copies them first if another view shares them.
     pub fn replicas_mut(&mut self) -> &mut [ReplicaView] {
         Arc::make_mut(&mut self.replicas)

@@ -38,7 +38,7 @@ fn recorded(record: &JobRecord, replicas: Arc<[ReplicaView]>) -> JobView {
         generation: None,
         result: None,
         restarts: record.restarts.clone(),
-        spec: record.spec.clone(),
+        spec: Arc::clone(&record.spec),
         workers: record.workers(),
         code: record.code(),
         wanted_code: None,

@@ -40,7 +40,7 @@ pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a [`Rendezvous`] is built from, besides the generation.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    pub(super) spec: JobSpec,
+    pub(super) spec: Arc<JobSpec>,
     pub(super) uid: String,
     /// The address of each seat's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,

@@ -183,7 +183,7 @@ impl Requests {
         };
         match spec.patched(now, patch) {
             Ok(Workers { min, max }) if now.is_some_and(|now| min > now.min || max > now.max) => {
-                let spec = JobSpec { worker_num: max, worker_min: Some(min), ..spec };
+                let spec = JobSpec { worker_num: max, worker_min: Some(min), ..JobSpec::clone(&spec) };
                 Ok(self.context.backend.admit(&spec).await?)
             }
             Ok(_) | Err(_) => Ok(()),

@@ -37,7 +37,7 @@ pub struct JobRecord {
     /// The unique id of the job. A later job with the same name has another uid.
     pub uid: String,
     /// The request; it never changes.
-    pub spec: JobSpec,
+    pub spec: Arc<JobSpec>,
     /// When the job was accepted.
     pub accepted_at: UnixMillis,
     /// 1 at first. Each takeover by another master, or by a new driver of the same master, adds one.
@@ -84,7 +84,7 @@ impl JobRecord {
             format: FORMAT,
             revision: 0,
             uid,
-            spec,
+            spec: spec.into(),
             accepted_at,
             epoch: 1,
             holder,

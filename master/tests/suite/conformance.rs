@@ -1,6 +1,8 @@
 //! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records
 //! stay within limits and know the active time of their job.
 
+use std::sync::Arc;
+
 use master::agents::token::AgentKey;
 use master::backend::PodBackend;
 use master::backend::process::{Host, Orphans, ProcessBackend};
@@ -179,7 +181,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     assert_eq!(ended.clone().bounded(), ended, "an end within its limits is changed");
     record.ended = Some(ended);
     let texts = 8;
-    record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
+    Arc::make_mut(&mut record.spec).args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
     let record = record.bounded();
     assert_eq!(record.restarts.failed_starts.len(), 8, "the record does not have 8 failed starts");
     let length = serde_json::to_string(&record).expect("not JSON").len();

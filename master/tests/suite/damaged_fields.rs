@@ -59,7 +59,7 @@ fn full(name: &str, has_ended: bool) -> JobRecord {
         too_large: vec![TooLargeBatch { replica, batch: 8, most: 4, possible: Some(16) }],
         ..FailedStart::new(Some("1.2".parse().expect("not a generation")), at, failure.clone())
     };
-    let mut record = JobRecord { spec, revision: 3, priority: 1, pushes: 1, ..conformance::record(name) };
+    let mut record = JobRecord { spec: spec.into(), revision: 3, priority: 1, pushes: 1, ..conformance::record(name) };
     record.desired = Some(Workers { min: 1, max: 2 });
     record.accepted_at = at;
     record.restarts.note(failed.clone());

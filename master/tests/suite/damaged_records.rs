@@ -155,7 +155,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_another_format() {
     let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    let spec = conformance::record("handed-over").spec;
+    let spec = (*conformance::record("handed-over").spec).clone();
     master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     let text = json!({ "format": FORMAT + 1 }).to_string();
@@ -180,7 +180,7 @@ async fn a_job_whose_record_has_vanished_without_a_deletion_is_no_longer_shown()
     let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    let spec = conformance::record("vanished").spec;
+    let spec = (*conformance::record("vanished").spec).clone();
     master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     assert_eq!(file.execute("DELETE FROM jobs", []).expect("cannot delete the record"), 1);

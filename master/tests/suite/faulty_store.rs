@@ -45,7 +45,7 @@ impl JobStore for FaultyStore {
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
         match self.bug {
             Bug::PanicInGet => self.store.update(record, version).await,
-            Bug::UpdateConflicts => Err(StoreError::Conflict(record.spec.name)),
+            Bug::UpdateConflicts => Err(StoreError::Conflict(record.spec.name.clone())),
             Bug::PushComesFirst(code) => {
                 amend(&self.store, &record.spec.name, |known| {
                     if record.restarts.counted > 0 && known.pushes == 0 {

@@ -32,7 +32,7 @@ fn job() -> JobKey {
 
 /// A job of two workers that this back end admits.
 fn spec() -> JobSpec {
-    let spec = testkit::conformance::store::record("pods").spec;
+    let spec = (*testkit::conformance::store::record("pods").spec).clone();
     let run_policy = RunPolicy { on_unreachable: OnUnreachable::Replace, lease_seconds: 1, ..RunPolicy::default() };
     JobSpec { worker_min: Some(1), run_policy, ..spec }
 }

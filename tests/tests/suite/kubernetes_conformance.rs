@@ -27,8 +27,8 @@ async fn the_back_end_passes_the_conformance_suite() {
     let cluster = reach(&namespace).await;
     let image = image.wrapped().parse().expect("not an image's name");
     let record = conformance::store::record("pods");
-    let spec = JobSpec { image: Some(image), ..record.spec.clone() };
-    let record = JobRecord { spec: spec.clone(), ..record };
+    let spec = JobSpec { image: Some(image), ..JobSpec::clone(&record.spec) };
+    let record = JobRecord { spec: spec.clone().into(), ..record };
     let stored = KubeStore::new(&cluster).create(record).await.expect("cannot create the record that owns the pods");
     let pods = KubeBackend::begin(&cluster, PodRules::default()).await.expect("cannot watch the pods");
     conformance::backend::check(&pods, &spec, &stored.record.uid, &AgentKey::random()).await;

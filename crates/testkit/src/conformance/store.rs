@@ -158,7 +158,7 @@ async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
 }
 
 async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
-    let name = record("first").spec.name;
+    let name = record("first").spec.name.clone();
     let before = read(store, &name).await.expect("the record is missing").record;
     let raise = || amend(store, &name, |record| record.epoch += 1);
     let (one, two) = tokio::join!(raise(), raise());
@@ -178,12 +178,12 @@ async fn a_watch_sends_all_records_and_then_each_change(store: &dyn JobStore) {
     store.delete(&later.spec.name, &later.uid).await.expect("could not delete the record");
     let created = watch.recv().await;
     assert!(matches!(&created, Some(StoreEvent::Changed(s)) if s.name().as_str() == "later"), "{created:?}");
-    assert_eq!(watch.recv().await, Some(StoreEvent::Deleted(record("later").spec.name)));
+    assert_eq!(watch.recv().await, Some(StoreEvent::Deleted(record("later").spec.name.clone())));
 }
 
 async fn a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store: &dyn JobStore) {
     for name in ["first", "another"] {
-        let name = record(name).spec.name;
+        let name = record(name).spec.name.clone();
         let uid = read(store, &name).await.expect("the record is missing").record.uid;
         store.delete(&name, "another uid").await.expect("a delete with another uid failed");
         assert!(read(store, &name).await.is_some(), "a delete with another uid removed the record");

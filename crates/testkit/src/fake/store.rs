@@ -105,7 +105,7 @@ impl Inner {
 impl JobStore for FakeStore {
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
         self.with(move |inner| match inner.records.get(&record.spec.name) {
-            Some(_) => Err(StoreError::Exists(record.spec.name)),
+            Some(_) => Err(StoreError::Exists(record.spec.name.clone())),
             None if inner.is_full() => Err(StoreError::OverQuota("exceeded quota".to_owned())),
             None => Ok(inner.write(record)),
         })
@@ -125,8 +125,8 @@ impl JobStore for FakeStore {
         let version = version.clone();
         self.with(move |inner| match inner.records.get(&record.spec.name) {
             Some(stored) if stored.version == version => Ok(inner.write(record)),
-            Some(_) => Err(StoreError::Conflict(record.spec.name)),
-            None => Err(StoreError::NotFound(record.spec.name)),
+            Some(_) => Err(StoreError::Conflict(record.spec.name.clone())),
+            None => Err(StoreError::NotFound(record.spec.name.clone())),
         })
         .await
     }

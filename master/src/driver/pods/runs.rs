@@ -217,7 +217,7 @@ fn meet(
     let sizes = sizes_by_rank((&record.spec, &record.restarts), &places, speed);
     let trains = places.iter().filter(|(seat, _)| seat.role.trains()).map(|(_, place)| *place);
     let first = trains.zip(sizes.iter().flatten().copied()).filter(|(_, size)| *size > 0).collect();
-    let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts, sizes };
+    let meeting = Meeting { spec: Arc::clone(&record.spec), uid: record.uid.clone(), members, restarts, sizes };
     (seats, meeting, first)
 }
 

@@ -34,7 +34,7 @@ async fn first(server: &ApiServer) -> Master {
 
 /// Submits a job, and waits until it runs.
 async fn start(master: &Master, job: &str) -> JobHandle {
-    let job = master.submit(conformance::record(job).spec).await;
+    let job = master.submit((*conformance::record(job).spec).clone()).await;
     reach(&job, JobState::Running).await;
     job
 }
@@ -115,7 +115,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let server = ApiServer::new();
     server.put("configmaps", config_map("taken", "{"));
     let master = first(&server).await;
-    let spec = conformance::record("taken").spec;
+    let spec = (*conformance::record("taken").spec).clone();
     let refused = master.jobs.requests.submit(spec.clone()).await;
     assert!(matches!(&refused, Err(JobsError::Unreadable { job, .. }) if job.name == spec.name), "{refused:?}");
     let refused = master.jobs.requests.wish(&spec.name, Wish::Cancel).await;

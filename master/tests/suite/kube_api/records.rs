@@ -49,7 +49,7 @@ async fn at_most_64_calls_wait_for_the_api_at_a_time() {
     let server = ApiServer::new();
     let store = store(&server);
     server.script_times(100, Kind::Get, &Reply::Silence);
-    let name = record().spec.name;
+    let name = record().spec.name.clone();
     let answers = futures_util::future::join_all((0..100).map(|_| store.get(&name))).await;
     assert!(answers.iter().all(is_unavailable), "{answers:?}");
     let asked: Vec<_> = server.journal().iter().map(|asked| asked.at).collect();
@@ -158,7 +158,7 @@ async fn a_store_that_does_not_answer_is_unavailable_after_its_deadline() {
     for kind in [Kind::Create, Kind::Get, Kind::List, Kind::List, Kind::Replace, Kind::Delete] {
         server.script(kind, Reply::Silence);
     }
-    let name = record().spec.name;
+    let name = record().spec.name.clone();
     let began = tokio::time::Instant::now();
     assert!(is_unavailable(&store.create(record()).await));
     assert!(is_unavailable(&store.get(&name).await));

@@ -69,7 +69,7 @@ pub(crate) fn worker(index: u32) -> ReplicaId {
 
 /// A spec with an image and two workers.
 pub(crate) fn spec(name: &str) -> JobSpec {
-    JobSpec { image: Some("digits:1".parse().expect("not an image")), ..conformance::record(name).spec }
+    JobSpec { image: Some("digits:1".parse().expect("not an image")), ..(*conformance::record(name).spec).clone() }
 }
 
 /// The pod spec of worker-0 of the job with this uid.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use master::code::UNUSED_TIME;
@@ -79,7 +80,8 @@ async fn the_oldest_finished_jobs_are_deleted_with_their_output_and_unfinished_j
 async fn jobs_of_a_later_master_and_of_tfjobs_in_the_cluster_are_neither_counted_nor_deleted() {
     let mut of_object = ended("object", 1, "first");
     let origin = json!({ "api_version": "kubeflow.org/v1", "spec": {}, "object_uid": "uid-of-object" });
-    of_object.spec.origin = Some(Origin::TfJob(serde_json::from_value(origin).expect("not an origin")));
+    Arc::make_mut(&mut of_object.spec).origin =
+        Some(Origin::TfJob(serde_json::from_value(origin).expect("not an origin")));
     let records = vec![ended("later", 2, "second"), of_object, ended("one", 3, "first"), ended("two", 4, "first")];
     let store = stored(records).await;
     let _master = Master::keeping(1, "first", store.clone(), folder());
@@ -122,9 +124,9 @@ async fn if_code_needs_much_room_that_of_a_finished_job_is_removed_and_both_code
     let over = large.id();
     age(&logs.path().join("code"));
     let mut finished = ended("over", 1, "first");
-    (finished.spec.code, finished.code) = (Some(over), Some(over));
+    (Arc::make_mut(&mut finished.spec).code, finished.code) = (Some(over), Some(over));
     let mut unfinished = suspended("suspended");
-    (unfinished.spec.code, unfinished.code) = (Some(first), Some(newest));
+    (Arc::make_mut(&mut unfinished.spec).code, unfinished.code) = (Some(first), Some(newest));
     let store = stored(vec![finished, unfinished]).await;
     let master = Master::keeping(1, "first", store, logs);
     let removed = async {

@@ -213,5 +213,5 @@ fn record(name: &str, replicas: u32) -> anyhow::Result<JobRecord> {
     let ended =
         Ended { result: JobResult::Succeeded, times: JobTimes::default(), generation: None, roster: vec![], replicas };
     let record = testkit::conformance::store::record(name);
-    Ok(JobRecord { spec, ended: Some(ended), ..record })
+    Ok(JobRecord { spec: spec.into(), ended: Some(ended), ..record })
 }
