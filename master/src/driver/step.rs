@@ -5,6 +5,7 @@ use std::time::Duration;
 use job::gang::Gang;
 use job::phase::{self, Action, Halt, JobEvent, JobPhase, PodSelection, Seen};
 use job::policy::Policy;
+use job::upkeep::Upkeep;
 use protocol::failure::Failure;
 use protocol::ids::Role;
 use protocol::stacks::sentence;
@@ -106,10 +107,11 @@ impl Driver {
     pub(super) async fn act(&mut self, action: Action) -> Result<(), Stop> {
         let current @ Current { record, .. } = Current { record: self.ledger.get(), machine: &self.machine };
         match action {
-            Action::Keep(upkeep) => {
-                let changed = [&upkeep.create[..], &upkeep.delete].concat();
-                self.pods.keep(&mut self.replicas, upkeep, &record.spec, self.machine.elapsed());
-                changed.into_iter().for_each(|id| self.note_replica(id));
+            Action::Keep(Upkeep { create, delete, next: _ }) => {
+                let now = self.machine.elapsed();
+                self.pods.request(&mut self.replicas, &create, &record.spec, now);
+                delete.iter().for_each(|id| self.pods.replace(&mut self.replicas, *id, now));
+                create.into_iter().chain(delete).for_each(|id| self.note_replica(id));
             }
             Action::Enrol { generation, roster } => {
                 let earlier = self.starts_so_far();

@@ -215,14 +215,6 @@ pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) 
     log.complete();
 }
 
-/// Asks an agent whose run has ended to shut down. Returns whether the agent accepted the request.
-pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> bool {
-    match agent {
-        Some(agent) => agents.finish(agent).await.is_ok(),
-        None => false,
-    }
-}
-
 /// Deletes a pod, with a limited number of retries. If the agent is fenced, its run is dead, so the pod is deleted
 /// without a confirmation by its node.
 pub(super) async fn delete(Common { job, context, .. }: &Common, id: ReplicaId, standing: Standing) {

@@ -1,6 +1,7 @@
 //! Creates a job's pods. If a quota has no room, or if another pod has the name, creation is retried until the start
 //! timeout.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -30,35 +31,43 @@ const OBSTACLE_PAUSE: Duration = Duration::from_secs(5);
 
 impl Pods {
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
-    pub(super) fn request(&mut self, table: &mut ReplicaTable, ids: Vec<ReplicaId>, spec: &JobSpec, now: Duration) {
+    pub(in crate::driver) fn request(
+        &mut self,
+        replicas: &mut ReplicaTable,
+        ids: &[ReplicaId],
+        spec: &Arc<JobSpec>,
+        now: Duration,
+    ) {
         self.creations.retain(|creation| !creation.is_finished());
-        let (common, is_in_progress) = (self.common.clone(), !self.creations.is_empty());
-        let mut pods: Vec<(Subject, PodSpec)> = vec![];
-        for id in ids {
+        let is_in_progress = !self.creations.is_empty();
+        let request = |id: &ReplicaId| {
             let is_next = |it: &&mut Replica| it.tracked.is_to_be_requested(now, RELEASE_TIMEOUT, is_in_progress);
-            let Some(replica) = table.get_mut(id).filter(is_next) else { continue };
-            replica.request(now);
-            pods.push((replica.subject(id), PodSpec::new(common.job.clone(), spec, id, self.token.sha256())));
-        }
-        if pods.is_empty() {
+            let replica = replicas.get_mut(*id).filter(is_next)?;
+            replica.change(|tracked| tracked.request(now));
+            Some(replica.subject(*id))
+        };
+        let requested: Vec<Subject> = ids.iter().filter_map(request).collect();
+        if requested.is_empty() {
             return;
         }
+        let (common, spec, token) = (self.common.clone(), Arc::clone(spec), self.token.sha256());
         self.creations.push(tasks::spawn(&self.common.reporter, async move {
             let backend = &common.context.backend;
-            let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
-            if let Err(error) = while_it_waits(&common, &all, || backend.prepare(&common.job)).await {
+            if let Err(error) = while_it_waits(&common, &requested, || backend.prepare(&common.job)).await {
                 warn!(job = %common.job.name, error = error_chain(&error), "could not create any pod");
-                for subject in all {
+                for subject in requested {
                     common.report(Report::Agent(subject, not_created(&error))).await;
                 }
                 return;
             }
-            let create = async |(subject, pod): (Subject, PodSpec)| {
+            let create = async |subject: Subject| {
+                // A spec may be long, so only pods that are created now have a copy of its parts.
+                let pod = PodSpec::new(common.job.clone(), &spec, subject.id, token.clone());
                 if let Err(error) = while_it_waits(&common, &[subject], || backend.create(pod.clone())).await {
                     common.report(Report::Agent(subject, not_created(&error))).await;
                 }
             };
-            stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
+            stream::iter(requested).for_each_concurrent(PODS_AT_ONCE, create).await;
         }));
     }
 

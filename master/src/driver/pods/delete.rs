@@ -26,7 +26,7 @@ const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Pods {
     /// Deletes one pod after its output is copied. Skips a pod whose earlier request may still take effect.
-    pub(super) fn replace(&self, replicas: &mut ReplicaTable, id: ReplicaId, now: Duration) {
+    pub(in crate::driver) fn replace(&self, replicas: &mut ReplicaTable, id: ReplicaId, now: Duration) {
         let Some(replica) = replicas.get_mut(id) else { return };
         if !replica.tracked.ask_to_go(now, RELEASE_TIMEOUT) {
             return;
@@ -91,12 +91,16 @@ impl Pods {
                 continue;
             }
             let complete = tasks::complete(replica.log.clone(), OptionFuture::from(copied).map(drop));
-            let (agent, standing) = (replica.agent(), replica.tracked.seen.agent.standing());
+            let agent = replica.agent().filter(|_| is_to_end);
+            let standing = replica.tracked.seen.agent.standing();
             let common = self.common.clone();
             tasks.spawn(async move {
                 // First complete the output, so that its readers do not wait for the pod's end.
                 complete.await;
-                let is_finished = is_to_end && tasks::finish(&common.agents, agent).await;
+                let is_finished = match agent {
+                    Some(agent) => common.agents.finish(agent).await.is_ok(),
+                    None => false,
+                };
                 if is_occupied || is_to_end && !is_finished {
                     tasks::delete(&common, id, standing).await;
                 }

@@ -17,7 +17,6 @@ use std::time::Duration;
 use job::observation::{Pod, Presence};
 use job::policy::Policy;
 use job::tracked::Tracked;
-use job::upkeep::Upkeep;
 use job::warm;
 use protocol::job::JobSpec;
 use tokio::sync::watch;
@@ -115,20 +114,6 @@ impl Pods {
                 is_found: replica.tracked.seen.is_found,
                 balance_every,
             }));
-        }
-    }
-
-    /// Creates and deletes these pods. Skips a pod whose earlier request may still take effect.
-    pub(super) fn keep(
-        &mut self,
-        replicas: &mut ReplicaTable,
-        Upkeep { create, delete, next: _ }: Upkeep,
-        spec: &JobSpec,
-        now: Duration,
-    ) {
-        self.request(replicas, create, spec, now);
-        for id in delete {
-            self.replace(replicas, id, now);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use job::observation::{AgentState, Pod, Wait};
 use job::phase::JobPhase;
 use job::tracked::{PodLoss, Tracked};
-use protocol::agent::{CodeStatus, RunState};
+use protocol::agent::RunState;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -68,11 +68,6 @@ impl Replica {
         Some(seen.addresses().filter(|_| seen.agent.has_answered())?.agent)
     }
 
-    /// The address of the replica's agent and the code that the agent has, if its newest answer is a status.
-    pub(super) fn held_code(&self) -> Option<(SocketAddr, CodeStatus)> {
-        Some((self.agent()?, self.tracked.seen.agent.status()?.code))
-    }
-
     /// The replica with the number of its current or next pod.
     pub(super) fn subject(&self, id: ReplicaId) -> Subject {
         Subject { id, pod: self.tracked.pod_number() }
@@ -104,18 +99,17 @@ impl Replica {
 
     /// Stores the replica's pod as the back end lists it now, in this phase.
     pub(super) fn see(&mut self, pod: Option<Pod>, phase: &JobPhase) {
-        let loss = self.tracked.see(pod, phase);
-        let since = self.prepared_since.filter(|_| loss == PodLoss::None);
-        self.forget(loss);
+        self.change(|tracked| tracked.see(pod, phase));
         let is_prepared = matches!(self.tracked.seen.waits_for(), Some(Wait::Preparing { .. }));
-        self.prepared_since = is_prepared.then(|| since.unwrap_or_else(Instant::now));
+        self.prepared_since = is_prepared.then(|| self.prepared_since.unwrap_or_else(Instant::now));
     }
 
-    /// Ends the work on a pod that no longer exists, and forgets what only this pod had.
-    fn forget(&mut self, loss: PodLoss) {
-        match loss {
+    /// Changes what is known of the replica. If this shows that a pod no longer exists, ends the work on this pod, and
+    /// forgets what only this pod had.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Tracked) -> PodLoss) {
+        match change(&mut self.tracked) {
             PodLoss::None => {}
-            PodLoss::Run => (self.follower, self.deletion) = (None, None),
+            PodLoss::Run => (self.follower, self.deletion, self.prepared_since) = (None, None, None),
             PodLoss::Pod => {
                 let tracked = std::mem::replace(&mut self.tracked, Tracked::new(false));
                 *self = Self::of(tracked, self.log.clone());
@@ -123,23 +117,10 @@ impl Replica {
         }
     }
 
-    /// Notes that the replica's pod is requested. `now` is the time since the driver began.
-    pub(super) fn request(&mut self, now: Duration) {
-        let loss = self.tracked.request(now);
-        self.forget(loss);
-    }
-
     /// Prepares for the next start.
     pub(super) fn begin_again(&mut self) {
         let may_ask = self.deletion.as_ref().is_none_or(AbortOnDropHandle::is_finished);
-        let loss = self.tracked.begin_again(may_ask);
-        self.forget(loss);
-    }
-
-    /// Prepares for a later turn of the gang.
-    pub(super) fn queue(&mut self) {
-        let loss = self.tracked.queue();
-        self.forget(loss);
+        self.change(|tracked| tracked.begin_again(may_ask));
     }
 
     /// Makes the replica's follower poll the agent for this start.

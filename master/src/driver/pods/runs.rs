@@ -66,8 +66,7 @@ impl Runs {
         replicas.iter_mut().for_each(|(_, replica)| replica.output_from = replica.log.progress().end);
         let (seats, meeting, first) = meet(replicas, current, balance);
         debug!(job = %self.common.job.name, %generation, members = seats.len(), "gang complete");
-        let fanout = self.fanout(generation, current.machine);
-        self.begin(tasks::configure(fanout, seats, meeting)).await;
+        self.begin(tasks::configure(self.fanout(generation, current.machine), seats, meeting)).await;
         first
     }
 
@@ -99,15 +98,9 @@ impl Runs {
     }
 
     /// Asks every member of this start to run exec.py, unless it runs already.
-    pub(in crate::driver) async fn launch(
-        &mut self,
-        generation: Generation,
-        replicas: &ReplicaTable,
-        machine: &Machine,
-    ) {
+    pub(in crate::driver) async fn launch(&mut self, start: Generation, replicas: &ReplicaTable, machine: &Machine) {
         let waiting = agents(replicas, machine, |_, phase| !phase.was_launched());
-        let fanout = self.fanout(generation, machine);
-        self.begin(tasks::launch(fanout, waiting)).await;
+        self.begin(tasks::launch(self.fanout(start, machine), waiting)).await;
     }
 
     fn fanout(&self, generation: Generation, machine: &Machine) -> Fanout {
@@ -185,7 +178,7 @@ impl Runs {
         let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
         let members = gang.members().filter(|_| is_running);
         let members = members.map(|it| (it.id, stacks::to_ask(&it.phase, replicas.get(it.id)))).collect();
-        stacks::of_members(self.common.agents.clone(), members, Instant::now() + limit)
+        stacks::of(self.common.agents.clone(), members, Instant::now() + limit)
     }
 }
 

@@ -42,11 +42,7 @@ pub(super) fn to_ask(phase: &ReplicaPhase, replica: Option<&Replica>) -> Member 
 }
 
 /// Asks the agents of these members where their scripts are.
-pub(super) async fn of_members(
-    agents: AgentClient,
-    members: Vec<(ReplicaId, Member)>,
-    until: Instant,
-) -> Vec<ReplicaStacks> {
+pub(super) async fn of(agents: AgentClient, members: Vec<(ReplicaId, Member)>, until: Instant) -> Vec<ReplicaStacks> {
     let share = DUMPS_BYTES_MAX / members.len().max(1);
     let agents = &agents;
     let turn = timeout_at(until, agents.turn_for_stacks()).await;
@@ -106,7 +102,7 @@ mod tests {
             let runs: Member = Ok((([127, 0, 0, 1], 1).into(), Generation { epoch: 1, sequence: 1 }));
             let members = [("worker-0", exited), ("worker-1", runs)];
             let members = members.map(|(name, member)| (name.parse().unwrap(), member)).to_vec();
-            of_members(agents.clone(), members, Instant::now() + Duration::from_secs(2))
+            of(agents.clone(), members, Instant::now() + Duration::from_secs(2))
         };
         let why_not =
             |stacks: &[ReplicaStacks]| stacks.iter().map(|it| it.why_not().unwrap().to_owned()).collect::<Vec<_>>();

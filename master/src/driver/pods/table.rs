@@ -107,8 +107,8 @@ impl ReplicaTable {
         let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
         let Some(replica) = self.get_mut(subject.id) else { return };
         replica.hear(subject, agent, record);
-        if let Some(held) = replica.held_code() {
-            code.note_held(subject.id, Some(held));
+        if let (Some(agent), Some(status)) = (replica.agent(), replica.tracked.seen.agent.status()) {
+            code.note_held(subject.id, Some((agent, status.code)));
         }
     }
 
@@ -156,7 +156,7 @@ impl ReplicaTable {
         match phase {
             // After a resume, new pods do not count as replacements of lost pods.
             JobPhase::Suspended { .. } => self.forget_replacements(),
-            JobPhase::Queued { .. } => self.replicas.values_mut().for_each(Replica::queue),
+            JobPhase::Queued { .. } => self.replicas.values_mut().for_each(|replica| replica.change(Tracked::queue)),
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { generation, .. } => {
                 self.replicas.values().for_each(|replica| replica.watch_run(Some(*generation)));
