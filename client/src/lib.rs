@@ -26,7 +26,7 @@ use crate::ending::exit::Exit;
 use crate::output::{Data, Notes};
 
 /// The modules whose requests `--verbose` prints, and the names of their servers.
-const TRACED: &[(&str, &str)] = &[(master::client::LOG_TARGET, "master"), (image::LOG_TARGET, "docker")];
+const TRACED: &[(&str, &str)] = &[(master_client::LOG_TARGET, "master"), (image::LOG_TARGET, "docker")];
 
 /// Prints the error that ended a command, and its hint.
 fn report(error: &Error, notes: &Notes) {

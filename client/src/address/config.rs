@@ -3,16 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
+use master_client::{BadMasterUrl, BadToken, KubePlace, MasterUrl, Token};
 use protocol::env::{EnvName, MUSTER_PREFIX};
-use reqwest::header::HeaderValue;
 
 use crate::address::connection::ConnectionArgs;
-use crate::address::kube_place::KubePlace;
-use crate::address::master_url::MasterUrl;
 use crate::ending::error::Error;
 
 /// The variable with the master's address. `--master` takes precedence.
@@ -41,51 +37,6 @@ pub(crate) enum LocalBecause {
     Asked,
     /// Neither a flag nor a variable names a master.
     Default,
-}
-
-/// A bearer token. `Debug` hides its text.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token(String);
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-/// A text that is not a token.
-#[derive(Debug)]
-pub(crate) struct BadToken;
-
-impl FromStr for Token {
-    type Err = BadToken;
-
-    /// Accepts any visible ASCII without spaces, as the master does. Removes spaces and newlines at both ends.
-    fn from_str(text: &str) -> Result<Self, BadToken> {
-        let text = text.trim();
-        let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_token { Ok(Self(text.to_owned())) } else { Err(BadToken) }
-    }
-}
-
-impl Token {
-    /// A new token of 244 random bits.
-    pub(crate) fn random() -> Self {
-        Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()))
-    }
-
-    /// The secret text.
-    pub(crate) fn text(&self) -> &str {
-        &self.0
-    }
-
-    /// The value of the `Authorization` header.
-    pub(crate) fn header(&self) -> HeaderValue {
-        let mut value =
-            HeaderValue::from_str(&format!("Bearer {}", self.0)).expect("every token consists of visible ASCII");
-        value.set_sensitive(true);
-        value
-    }
 }
 
 /// The configuration of a command, besides its own arguments.
@@ -216,11 +167,12 @@ fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, Error> {
         Error::input(format!("\"{shown}\" is not the place of a master: {wrong}"))
             .hint("write kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE")
     };
+    let bad = |BadMasterUrl { sentence, hint }| Error::input(sentence).hint(hint);
     let choice = match KubePlace::of_master(text) {
         Some(place) => place.map(MasterChoice::Kube).map_err(wrong),
-        None => text.parse().map(MasterChoice::At),
+        None => text.parse().map(MasterChoice::At).map_err(bad),
     };
-    choice.map_err(|error: Error| error.at(origin))
+    choice.map_err(|error| error.at(origin))
 }
 
 fn read_token(path: &Path) -> Result<Token, Error> {
@@ -348,13 +300,6 @@ mod tests {
         let relative = folders(&[("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "/s")]);
         assert_eq!(relative, [PathBuf::from("/s/muster/run")]);
         assert!(folders(&[]).iter().all(|folder| folder.ends_with(".local/state/muster/run")));
-    }
-
-    #[test]
-    fn a_token_is_trimmed_and_hidden_in_debug_output() {
-        let token = token("f", "  s3cret\n").unwrap();
-        assert_eq!(token, Token("s3cret".to_owned()));
-        assert!(!format!("{token:?} {:?}", token.header()).contains("s3cret"));
     }
 
     #[test]

@@ -2,5 +2,3 @@
 
 pub(crate) mod config;
 pub(crate) mod connection;
-pub(crate) mod kube_place;
-pub(crate) mod master_url;

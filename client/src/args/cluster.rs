@@ -1,9 +1,9 @@
 //! The flags of the verbs for a cluster: `install`, `uninstall` and `doctor`.
 
 use clap::Args;
+use master_client::namespace_name;
 
 use super::FormatArgs;
-use crate::address::kube_place::namespace_name;
 use crate::cluster::installation::Installation;
 
 pub(super) const INSTALL_EXAMPLES: &str = "\

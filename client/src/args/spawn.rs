@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use master_client::namespace_name;
 use protocol::image::ImageRef;
 
 use super::SyntaxArgs;
 use super::values::count;
-use crate::address::kube_place::namespace_name;
 
 /// If the program has this name, it always runs the verb `spawn`.
 pub(super) const TF_SPAWNER: &str = "tf-spawner";

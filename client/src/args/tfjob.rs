@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use master_client::namespace_name;
 use protocol::env::EnvName;
 use protocol::ids::JobName;
 
 use super::values::{count, seconds};
 use super::{DryRunArgs, EnvArg, SyntaxArgs};
-use crate::address::kube_place::namespace_name;
 
 pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:

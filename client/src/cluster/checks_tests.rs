@@ -1,9 +1,9 @@
 //! Tests of the verdicts of `client doctor`.
 
+use master_client::KubePlace;
 use serde_json::json;
 
 use super::*;
-use crate::address::kube_place::KubePlace;
 use crate::cluster::no_master;
 use crate::ending::error::Cause;
 

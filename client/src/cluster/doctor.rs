@@ -4,12 +4,12 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
 use kube::api::{Api, ListParams};
 use kube::{Resource, ResourceExt};
+use master_client::KubePlace;
 use serde::de::DeserializeOwned;
 
 use super::checks::{self, Master, Observed};
 use super::rights::Right;
 use super::{Cluster, access, rights, rollout, tfjobs};
-use crate::address::kube_place::KubePlace;
 use crate::ending::error::Error;
 use crate::output::Check;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use master_client::{Tunnel, TunnelTrouble};
 use protocol::routes::MASTER_PORT;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -39,7 +40,7 @@ pub(crate) struct Forward {
 }
 
 /// The error of the last failed connection, until another connection succeeds. Failed requests report this error.
-type ForwardTrouble = Arc<Mutex<Option<Arc<Error>>>>;
+type ForwardTrouble = Arc<Mutex<Option<Arc<TunnelTrouble>>>>;
 
 impl Forward {
     /// Creates the socket. Sends no request to the cluster yet.
@@ -56,20 +57,25 @@ impl Forward {
         accepting.spawn(accept(listener, cluster, Arc::clone(&trouble)));
         Ok(Self { socket, trouble, _accepting: accepting, _folder: folder })
     }
+}
 
-    /// The socket's path.
-    pub(crate) fn socket(&self) -> &Path {
+impl Tunnel for Forward {
+    fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The error of the last failed connection; `None` if a later connection has reached the master's pod.
-    pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
+    fn trouble(&self) -> Option<Arc<TunnelTrouble>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 fn set(trouble: &ForwardTrouble, error: Option<Error>) {
-    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.map(Arc::new);
+    let new = error.map(|error| TunnelTrouble {
+        sentence: error.to_string(),
+        hint: error.hint,
+        is_passing: matches!(error.cause, Cause::Passing),
+    });
+    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = new.map(Arc::new);
 }
 
 async fn accept(listener: UnixListener, cluster: Cluster, trouble: ForwardTrouble) {

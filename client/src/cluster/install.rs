@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
+use master_client::Token;
 use protocol::image::ImageRef;
 use protocol::pod::OPENSHIFT_GROUP;
 use serde_json::{Value, json};
 
 use super::{Cluster, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
-use crate::address::config::Token;
 use crate::cluster::installation::{Installation, Service, TfJobs};
 use crate::ending::error::{Cause, Error};
 use crate::output::Notes;

@@ -22,6 +22,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Resource};
+use master_client::{KubePlace, Token, root_cause};
 
 pub(crate) use self::checks::docker as check_docker;
 pub(crate) use self::doctor::examine;
@@ -29,9 +30,7 @@ pub(crate) use self::forward::Forward;
 pub(crate) use self::install::{exported, install};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Removable, find, remove};
-use crate::address::config::Token;
-use crate::address::kube_place::KubePlace;
-use crate::ending::error::{Cause, Error, root_cause};
+use crate::ending::error::{Cause, Error};
 use crate::output::spelled;
 
 /// The name of the Secret and of the manifests' objects, except those for TFJobs and for pull secrets. Also the value

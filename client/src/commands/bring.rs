@@ -5,6 +5,7 @@ use std::future::pending;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use master_client::{MasterClient, MasterError};
 use protocol::code::{CodeId, ScriptPath};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -12,8 +13,7 @@ use tokio::task::spawn_blocking;
 use super::syntax;
 use crate::args::SyntaxArgs;
 use crate::code::pack::Packed;
-use crate::ending::error::{Error, MasterError};
-use crate::master::client::MasterClient;
+use crate::ending::error::Error;
 use crate::master::patience::persist;
 use crate::output::{Notes, size, spelled};
 

@@ -1,12 +1,12 @@
 //! `cancel`: stops a job and keeps its record. A job that has ended is not changed.
 
+use master_client::MasterClient;
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobView};
 
 use super::several;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::MasterClient;
 use crate::masters::finder::{Finder, JobPlace};
 use crate::output::Notes;
 use crate::output::command_line::command;

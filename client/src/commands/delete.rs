@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use master_client::{MasterClient, MasterError};
 use protocol::deletion::Deletion;
 use protocol::ids::JobName;
 
-use crate::ending::error::{Cause, Error, MasterError};
-use crate::master::client::MasterClient;
+use crate::ending::error::{Cause, Error};
 use crate::master::patience::persist;
 use crate::output::{Notes, spelled};
 

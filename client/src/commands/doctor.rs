@@ -2,12 +2,11 @@
 //! master, and Docker. If the user gives a master's address, checks only this master. If the user chooses neither a
 //! cluster nor an address, checks this machine, where jobs then run. The checks of a cluster are then only warnings.
 
+use master_client::{KubePlace, MasterUrl};
 use protocol::master::{BackendKind, MasterView};
 use serde_json::json;
 
 use crate::address::config::{ClientConfig, MasterChoice};
-use crate::address::kube_place::KubePlace;
-use crate::address::master_url::MasterUrl;
 use crate::args::DoctorArgs;
 use crate::cluster;
 use crate::ending::error::Error;

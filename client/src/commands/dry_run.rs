@@ -2,6 +2,7 @@
 
 use launchers::kubeflow::{self, Read, ReplicaHost};
 use launchers::template::Note;
+use master_client::{MasterClient, MasterError, OldJob};
 use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::master::BackendKind;
 use protocol::origin::Warning;
@@ -11,9 +12,8 @@ use serde_json::Value;
 
 use super::order::Order;
 use crate::args::Checker;
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::{MasterClient, OldJob};
 use crate::output::Format;
 use crate::output::narrate;
 use crate::output::{Output, yaml};

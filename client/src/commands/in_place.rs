@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use master_client::MasterClient;
 use protocol::master::{BOOT_ID, FolderQuery};
 
 use crate::ending::error::Error;
 use crate::master::announcement::own_uid;
-use crate::master::client::MasterClient;
 use crate::master::patience::persist;
 use crate::output::Notes;
 

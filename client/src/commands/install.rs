@@ -1,12 +1,13 @@
 //! `install`: installs or upgrades the master of a namespace, and prints the variable by which the client finds
 //! the master.
 
+use master_client::{MasterClient, MasterError};
+
 use crate::address::config::ClientConfig;
 use crate::args::InstallArgs;
 use crate::cluster::{self, Cluster};
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::MasterClient;
 use crate::master::patience::Patience;
 use crate::masters::which_master::through_cluster;
 use crate::output::{Data, Notes};

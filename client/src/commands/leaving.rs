@@ -1,12 +1,12 @@
 //! Interrupts of commands that wait for a job. The command ends, and says what now happens to the job.
 
+use master_client::{MasterClient, MasterError};
 use protocol::ids::JobName;
 use protocol::view::JobView;
 
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
-use crate::master::client::MasterClient;
 use crate::output::Notes;
 use crate::output::command_line::command;
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use master_client::LONG_POLL;
+use master_client::clock::now;
 use protocol::history::PastJobs;
 use protocol::ids::UnixMillis;
 use protocol::view::{JobList, JobSummary};
@@ -10,8 +12,6 @@ use crate::address::config::ClientConfig;
 use crate::args::ListArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::LONG_POLL;
-use crate::master::clock::now;
 use crate::master::patience::observe;
 use crate::masters::past;
 use crate::masters::upstream::Upstream;

@@ -5,6 +5,8 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
+use master_client::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, StreamUntil, WantedLines};
+use master_client::{MasterClient, MasterError};
 use protocol::history::PastJob;
 use protocol::ids::{JobName, PodName, ReplicaId};
 use protocol::output::{LogLine, is_of_earlier_master};
@@ -13,12 +15,10 @@ use tokio::sync::watch;
 
 use super::leaving::{Stage, unless_interrupted};
 use crate::args::LogsArgs;
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, StreamUntil, WantedLines};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, follow, tell_end};
-use crate::master::client::MasterClient;
 use crate::masters::finder::{Finder, JobPlace};
 use crate::output::Format;
 use crate::output::narrate;

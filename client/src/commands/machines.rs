@@ -1,10 +1,9 @@
 //! Jobs on machines that join: the job that is submitted, and the command by which a machine joins the job.
 
+use master_client::MasterUrl;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::run_policy::{OnUnreachable, RunPolicy};
-
-use crate::address::master_url::MasterUrl;
 
 /// The command that lets a machine join a job.
 pub(super) fn join_command(job: &JobName, master: &MasterUrl) -> String {

@@ -39,6 +39,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use master_client::MasterClient;
 use protocol::ids::JobName;
 
 use crate::address::config::ClientConfig;
@@ -47,7 +48,6 @@ use crate::args::{NameArg, SubmitArgs, Verb};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::announcement::own_uid;
-use crate::master::client::MasterClient;
 use crate::masters::finder::Finder;
 use crate::masters::which_master::Masters;
 use crate::output::command_line::for_shell;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use master_client::http;
 use protocol::view::{JobResult, JobState, JobView};
 use reqwest::Url;
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use tokio::sync::mpsc;
 use crate::address::config::{ClientConfig, NOTIFY_VARIABLE};
 use crate::args::web_address;
 use crate::ending::error::Error;
-use crate::master::client::http;
 use crate::output::{Notes, narrate};
 
 /// Maximum time of one request.

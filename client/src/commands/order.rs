@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use master_client::{MasterClient, MasterError, OldJob, SubmitOutcome, tfjobs};
 use protocol::dry_run::DryRun;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -14,8 +15,7 @@ use serde_json::Value;
 use super::bring::with_code;
 use super::leaving::in_doubt;
 use crate::code::pack::Packed;
-use crate::ending::error::{Error, MasterError};
-use crate::master::client::{MasterClient, OldJob, SubmitOutcome};
+use crate::ending::error::Error;
 use crate::master::patience::persist;
 use crate::output::Notes;
 use crate::output::command_line::command;
@@ -134,7 +134,7 @@ impl Order {
                 let warnings = submitted.view().warnings.clone();
                 Ok((submitted, warnings))
             }
-            SubmitContent::TfJob(request) => client.apply(request).await,
+            SubmitContent::TfJob(request) => tfjobs::apply(client, request).await,
         }
     }
 
@@ -142,7 +142,7 @@ impl Order {
     pub(super) async fn check(&self, client: &MasterClient, old: OldJob) -> Result<DryRun, MasterError> {
         match &self.content {
             SubmitContent::Job(spec) => client.dry_run(spec, old).await,
-            SubmitContent::TfJob(request) => client.dry_run_of_tfjob(request).await,
+            SubmitContent::TfJob(request) => tfjobs::dry_run(client, request).await,
         }
     }
 

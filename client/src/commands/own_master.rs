@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use master_client::MasterClient;
 use protocol::ids::JobName;
 use tokio::task::JoinHandle;
 
@@ -15,7 +16,6 @@ use crate::ending::exit::Exit;
 use crate::follow::follow_unseen;
 use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement};
-use crate::master::client::MasterClient;
 use crate::master::local::LocalMaster;
 use crate::masters::past;
 use crate::output::{Notes, Output};

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::slice;
 use std::time::Instant;
 
+use master_client::MasterClient;
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
 use protocol::view::JobView;
@@ -18,7 +19,6 @@ use crate::args::PushArgs;
 use crate::code::pack::Packed;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::MasterClient;
 use crate::output::Notes;
 
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {

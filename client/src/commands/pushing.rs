@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use master_client::{MasterClient, MasterError};
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::patch::JobPatch;
@@ -12,10 +13,9 @@ use tokio::time::sleep;
 use super::bring::with_code;
 use super::current_folder;
 use crate::code::pack::Packed;
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::follow::{or_deleted, until};
-use crate::master::client::MasterClient;
 use crate::output::{Notes, spelled};
 
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.

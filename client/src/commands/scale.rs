@@ -1,5 +1,6 @@
 //! `scale`, `suspend` and `resume`: change the number of workers of an elastic job; stop a job and start it again.
 
+use master_client::MasterClient;
 use protocol::elastic::WorkerNum;
 use protocol::ids::JobName;
 use protocol::patch::JobPatch;
@@ -7,7 +8,6 @@ use protocol::patch::JobPatch;
 use super::leaving::to_follow;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::MasterClient;
 use crate::output::Notes;
 use crate::output::command_line::command;
 

@@ -1,13 +1,13 @@
 //! The verbs that show one job and change nothing: `status`, `why`, `timeline`, `stacks`, and `get`, which shows jobs
 //! as TFJobs.
 
+use master_client::clock::now;
+use master_client::{MasterClient, tfjobs};
 use serde_json::json;
 
 use crate::args::{FormatArgs, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::MasterClient;
-use crate::master::clock::now;
 use crate::masters::finder::ShownJob;
 use crate::masters::which_master::Masters;
 use crate::output::Format;
@@ -57,11 +57,11 @@ pub(super) async fn stacks(client: &MasterClient, args: &JobArgs, data: &mut Dat
 pub(super) async fn get(masters: &Masters, args: &GetArgs, data: &mut Data) -> Result<Exit, Error> {
     let (shown, items) = match &args.name {
         Some(name) => {
-            let object = masters.of(name)?.tfjob(name).await?;
+            let object = tfjobs::show(&masters.of(name)?, name).await?;
             (object.clone(), vec![object])
         }
         None => {
-            let items = masters.of_all(async |client| Ok(client.tfjobs().await?.items)).await?;
+            let items = masters.of_all(async |client| Ok(tfjobs::list(client).await?.items)).await?;
             (json!({ "apiVersion": "v1", "kind": "List", "items": items }), items)
         }
     };

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use master_client::{KubePlace, MasterClient, MasterError, SubmitOutcome};
 use protocol::error::ErrorCode;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::master::BackendKind;
@@ -16,12 +17,10 @@ use super::own_master::at_own_master;
 use super::submission::{Submission, Then, at_running_master};
 use super::syntax;
 use crate::address::config::{ClientConfig, LocalBecause, MasterChoice};
-use crate::address::kube_place::KubePlace;
 use crate::args::SpawnArgs;
 use crate::code::pack::Packed;
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::{MasterClient, SubmitOutcome};
 use crate::master::patience::persist;
 use crate::masters::which_master::{Masters, running_master, with_namespace};
 use crate::output::Format;

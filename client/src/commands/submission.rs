@@ -2,6 +2,8 @@
 
 use std::slice;
 
+use master_client::log_stream::WantedLines;
+use master_client::{MasterClient, MasterError, SubmitOutcome};
 use protocol::ids::JobName;
 use protocol::view::JobView;
 use tokio::sync::watch;
@@ -11,11 +13,9 @@ use super::delete::delete_if_there;
 use super::leaving::{Stage, farewell, left_by_its_reader, to_follow, unless_interrupted};
 use super::order::Order;
 use crate::code::pack::Packed;
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::WantedLines;
 use crate::follow::{Following, follow, or_deleted};
-use crate::master::client::{MasterClient, SubmitOutcome};
 use crate::output::Format;
 use crate::output::{LogLines, Notes, Output, narrate};
 

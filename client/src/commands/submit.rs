@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use master_client::{MasterClient, OldJob};
 use protocol::about::About;
 use protocol::agent::first_python;
 use protocol::group::Group;
@@ -22,7 +23,6 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::image::{self, ImageOrder};
 use crate::master::announcement::own_uid;
-use crate::master::client::{MasterClient, OldJob};
 use crate::master::patience::persist;
 use crate::masters::which_master::{START_A_MASTER, running_master};
 use crate::output::{Data, Notes, Output};

@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use master_client::clock::now;
+use master_client::{MasterClient, MasterError};
 use protocol::ids::JobName;
 use protocol::progress::JobSeries;
 use protocol::view::JobSummary;
 use tokio::time::sleep;
 
 use crate::args::TopArgs;
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
-use crate::master::client::MasterClient;
-use crate::master::clock::now;
 use crate::masters::finder::{Finder, JobPlace};
 use crate::output::{Data, Notes, spelled, top_of_jobs, top_of_replicas};
 

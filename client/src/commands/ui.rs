@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 
+use master_client::clock::now;
 use tokio::net::TcpListener;
 
 use crate::address::config::{ClientConfig, has_desktop};
@@ -10,7 +11,6 @@ use crate::args::UiArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
-use crate::master::clock::now;
 use crate::masters::upstream::Upstream;
 use crate::output::{Data, Notes};
 use crate::ui::browser;

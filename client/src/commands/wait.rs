@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use master_client::MasterClient;
 use protocol::ids::JobName;
 use protocol::view::JobView;
 use serde_json::json;
@@ -14,7 +15,6 @@ use crate::args::WaitArgs;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::follow::{tell_cause, until};
-use crate::master::client::MasterClient;
 use crate::masters::finder::{Finder, JobPlace};
 use crate::output::Format;
 use crate::output::narrate;

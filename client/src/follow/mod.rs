@@ -1,13 +1,14 @@
 //! Follows a job to its end. Prints its merged output and the changes of its state. Callers handle interrupts, exit
 //! codes and local masters.
 
-pub(crate) mod log_stream;
 pub(crate) mod resume;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use master_client::log_stream::{self, Lines, StreamUntil, WantedLines};
+use master_client::{LONG_POLL, MasterClient, MasterError};
 use protocol::code::CodeId;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::output::LogLine;
@@ -16,11 +17,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::{Lines, StreamUntil, WantedLines};
 use crate::follow::resume::{Resumable, to_the_end};
-use crate::master::client::{LONG_POLL, MasterClient};
 use crate::master::patience::{Patience, persist};
 use crate::output::command_line::command;
 use crate::output::hints;

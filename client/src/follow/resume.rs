@@ -1,8 +1,9 @@
 //! Reopens a broken log stream at the position that was reached. [`Resumable`] types store the position.
 
+use master_client::MasterError;
 use protocol::view::JobView;
 
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::master::patience::Patience;
 
 /// A stream that stores how far it has been read.

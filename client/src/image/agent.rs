@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use master_client::{MasterClient, MasterError};
 
 use super::elf::{ElfMachine, machine_of_static};
 use super::layer::digest;
-use crate::ending::error::{Error, MasterError};
-use crate::master::client::MasterClient;
+use crate::ending::error::Error;
 use crate::output::Notes;
 use crate::programs;
 

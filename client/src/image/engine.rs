@@ -8,6 +8,7 @@ use bollard::errors::Error as EngineError;
 use bollard::models::{ImageInspect, SystemInfo, SystemVersion};
 use bollard::query_parameters::TagImageOptionsBuilder;
 use futures_util::Stream;
+use master_client::root_cause;
 use protocol::image::ImageRef;
 use serde_json::Value;
 
@@ -16,7 +17,7 @@ use super::layer::Base;
 use super::names::exact;
 use super::stall::{self, STALL_LIMIT};
 use crate::address::config::DockerVariables;
-use crate::ending::error::{Error, root_cause};
+use crate::ending::error::Error;
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

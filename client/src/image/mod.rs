@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
+use master_client::MasterClient;
 use protocol::image::ImageRef;
 use protocol::pod::{PodOptions, PullPolicy};
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,6 @@ use crate::address::config::{DockerVariables, ImageConfig};
 use crate::args::{ImageArgs, Loader, Registry};
 use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
-use crate::master::client::MasterClient;
 use crate::output::{Notes, spelled};
 
 /// The target under which Docker's library logs its requests.

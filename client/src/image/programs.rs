@@ -7,6 +7,7 @@ use backon::{ExponentialBuilder, Retryable};
 use docker_credential::DockerCredential;
 use futures_util::future::join_all;
 use image_program::{Login, LookUpError, PlainHosts, Registries};
+use master_client::root_cause;
 use protocol::image::{Entrypoint, ImageRef};
 use serde_json::{Map, Value};
 
@@ -14,7 +15,6 @@ use super::engine::Engine;
 use super::names::login_server;
 use super::registry::stored_login;
 use crate::address::config::ImageConfig;
-use crate::ending::error::root_cause;
 use crate::output::Notes;
 
 /// Maximum number of retries if a registry does not answer.

@@ -10,11 +10,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use master_client::{MasterUrl, Token};
 use protocol::ids::JobName;
 use serde::{Deserialize, Serialize};
-
-use crate::address::config::Token;
-use crate::address::master_url::MasterUrl;
 
 /// The extension of a complete file. A file that is still being written has no extension.
 const ENDING: &str = "json";

@@ -1,8 +1,9 @@
 //! The exit code and the hint for a request to the master that failed.
 
+use master_client::MasterError;
 use protocol::error::{ErrorCode, Problem};
 
-use crate::ending::error::{Cause, Error, MasterError};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::output::command_line::command;
 
@@ -18,7 +19,7 @@ impl From<MasterError> for Error {
 fn exit_and_hint(error: &MasterError) -> (Exit, Option<String>) {
     let hint = match error {
         MasterError::Refused(problem) => return (exit(problem), hint(problem.code)),
-        MasterError::NoWay(error) => return (error.exit, error.hint.clone()),
+        MasterError::NoWay(trouble) => return (Exit::MasterFailed, trouble.hint.clone()),
         MasterError::NotConnected { .. } | MasterError::Unreachable { .. } | MasterError::Silent { .. } => {
             Some("is the master running, and is --master (or MUSTER_MASTER) its address?")
         }

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use master_client::{MasterUrl, Token};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::address::config::{Token, muster_variables, own_path};
-use crate::address::master_url::MasterUrl;
+use crate::address::config::{muster_variables, own_path};
 use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
 use crate::output::last_lines;

@@ -1,8 +1,6 @@
-//! The master: requests to it, the patience while it cannot be reached, and the local master of one job.
+//! The master: errors of requests to it, the patience while it cannot be reached, and the local master of one job.
 
 pub(crate) mod announcement;
-pub(crate) mod client;
-pub(crate) mod clock;
 pub(crate) mod error;
 pub(crate) mod local;
 pub(crate) mod local_checks;

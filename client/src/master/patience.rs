@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use master_client::MasterError;
 use tokio::time::Instant;
 
-use crate::ending::error::MasterError;
 use crate::output::Notes;
 
 /// How long a command waits for an unreachable master, for example while the master restarts.

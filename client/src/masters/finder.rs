@@ -1,5 +1,6 @@
 //! Finds the jobs of verbs: at a master, or in the history of this user if the job's local master has ended.
 
+use master_client::MasterClient;
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::view::JobView;
@@ -8,7 +9,6 @@ use super::past::newest;
 use super::which_master::Masters;
 use crate::address::config::ClientConfig;
 use crate::ending::error::Error;
-use crate::master::client::MasterClient;
 use crate::masters::upstream::Upstream;
 use crate::output::Notes;
 use crate::output::command_line::command;

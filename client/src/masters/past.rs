@@ -6,6 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use history::History;
+use master_client::{MasterClient, MasterError};
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::view::{JobSummary, JobView};
@@ -14,8 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::which_master::Masters;
 use crate::address::config::{ClientConfig, MasterChoice};
-use crate::ending::error::{Error, MasterError};
-use crate::master::client::MasterClient;
+use crate::ending::error::Error;
 use crate::output::Notes;
 
 /// Maximum time from a job's end until its local master has written the job to the history, and the pause between two

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use history::{History, is_uid};
+use master_client::{MasterClient, MasterError};
 use protocol::history::{PastJob, PastJobs};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -13,8 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::address::config::{ClientConfig, MasterChoice};
-use crate::ending::error::{Error, MasterError};
-use crate::master::client::MasterClient;
+use crate::ending::error::Error;
 use crate::masters::past;
 use crate::masters::which_master::{Masters, running};
 use crate::output::{Notes, differences};

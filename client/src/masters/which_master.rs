@@ -2,16 +2,14 @@
 
 use std::path::PathBuf;
 
+use master_client::{KubePlace, MasterClient, MasterError, MasterUrl, Token};
 use protocol::ids::JobName;
 use protocol::view::JobList;
 
-use crate::address::config::{ClientConfig, LocalBecause, MasterChoice, Token};
-use crate::address::kube_place::KubePlace;
-use crate::address::master_url::MasterUrl;
+use crate::address::config::{ClientConfig, LocalBecause, MasterChoice};
 use crate::cluster::{Cluster, Forward};
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::master::announcement::{self, Announced, FoundMaster};
-use crate::master::client::MasterClient;
 use crate::output::Notes;
 use crate::output::command_line::command;
 

@@ -54,9 +54,10 @@ pub(crate) fn for_shell(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use master_client::KubePlace;
+
     use super::*;
     use crate::address::config::LocalBecause;
-    use crate::address::kube_place::KubePlace;
 
     #[test]
     fn flags_are_repeated_in_quotes_if_a_shell_needs_them() {

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn only_the_master_and_docker_are_traced() {
         let server = |target| server(crate::TRACED, target);
-        assert_eq!(server(crate::master::client::LOG_TARGET), Some("master"));
+        assert_eq!(server(master_client::LOG_TARGET), Some("master"));
         assert_eq!(server(crate::image::LOG_TARGET), Some("docker"));
         assert_eq!(server("hyper_util::client"), None);
     }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use master_client::{LONG_POLL, MasterClient, MasterError};
 use protocol::history::PastJob;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::output::LogLine;
@@ -18,8 +19,7 @@ use super::log_lines::Line;
 use super::output::{LINES_MAX, OutputReading};
 use super::parts::{Content, JobShown, KnownToFeed, Part};
 use super::series::Series;
-use crate::ending::error::{Cause, Error, MasterError};
-use crate::master::client::{LONG_POLL, MasterClient};
+use crate::ending::error::{Cause, Error};
 use crate::masters::past;
 use crate::masters::upstream::Upstream;
 

@@ -7,10 +7,9 @@
 
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, Method, Uri};
+use master_client::Token;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-
-use crate::address::config::Token;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");

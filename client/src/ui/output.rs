@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use master_client::log_stream::{self, Begin, Lines, StreamUntil, WantedLines};
+use master_client::{MasterClient, MasterError};
 use protocol::ids::{JobName, ReplicaId};
 use protocol::output::LogLine;
 use protocol::view::JobView;
 use tokio::time::sleep;
 
-use crate::ending::error::{Cause, Error, MasterError};
-use crate::follow::log_stream::{self, Begin, Lines, StreamUntil, WantedLines};
+use crate::ending::error::{Cause, Error};
 use crate::follow::resume::{Resumable, to_the_end};
-use crate::master::client::MasterClient;
 
 /// Number of lines that a page shows at first.
 pub(super) const LINES_MAX: usize = 500;

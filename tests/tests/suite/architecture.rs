@@ -8,7 +8,7 @@ use std::process::Command;
 
 use e2e::programs::{files_in, root};
 
-pub(crate) const CRATES: [&str; 13] = [
+pub(crate) const CRATES: [&str; 14] = [
     "crates/protocol",
     "crates/job",
     "crates/launchers",
@@ -17,6 +17,7 @@ pub(crate) const CRATES: [&str; 13] = [
     "crates/image-program",
     "crates/history",
     "crates/placed-code",
+    "crates/master-client",
     "agent",
     "master",
     "client",
@@ -106,6 +107,7 @@ fn only_config_files_read_the_environment() {
         "crates/image-program/src",
         "crates/history/src",
         "crates/placed-code/src",
+        "crates/master-client/src",
         "crates/protocol/src",
     ] {
         let others: Vec<_> = sources(dir).into_iter().filter(|(name, _)| !name.ends_with("/config.rs")).collect();

@@ -14,12 +14,12 @@ const NOTEWORTHY_MILLIS: i64 = 5_000;
 static AHEAD_MILLIS: AtomicI64 = AtomicI64::new(0);
 
 /// The time by the master's clock. Before the first answer, the time by this machine's clock.
-pub(crate) fn now() -> UnixMillis {
+pub fn now() -> UnixMillis {
     UnixMillis((here() + AHEAD_MILLIS.load(Ordering::Relaxed)).try_into().unwrap_or_default())
 }
 
 /// Learns the time from the headers of an answer.
-pub(super) fn learn(headers: &HeaderMap) {
+pub(crate) fn learn(headers: &HeaderMap) {
     let date = headers.get(DATE).and_then(|date| date.to_str().ok());
     date.into_iter().for_each(|date| AHEAD_MILLIS.store(ahead(date, here()), Ordering::Relaxed));
 }

@@ -6,12 +6,11 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
-use crate::address::kube_place::KubePlace;
-use crate::ending::error::Error;
+use crate::kube_place::KubePlace;
 
 /// `http://HOST:PORT` or `https://…`, with a path if the master is behind a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MasterUrl {
+pub struct MasterUrl {
     url: Url,
     /// The place of a master that is reached through the Kubernetes API. It is shown instead of the URL.
     place: Option<Box<KubePlace>>,
@@ -31,7 +30,7 @@ impl MasterUrl {
     }
 
     /// Whether the master is on this machine. Requests to such a master must not use a proxy.
-    pub(crate) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         host == "localhost" || address.is_ok_and(|address| address.is_loopback())
@@ -43,8 +42,18 @@ impl MasterUrl {
     }
 }
 
+/// A text that is not the address of a master.
+#[derive(Debug, thiserror::Error)]
+#[error("{sentence}")]
+pub struct BadMasterUrl {
+    /// What is wrong.
+    pub sentence: String,
+    /// The next step for the user.
+    pub hint: String,
+}
+
 impl FromStr for MasterUrl {
-    type Err = Error;
+    type Err = BadMasterUrl;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let shown: String = text.chars().take(120).collect();
@@ -54,21 +63,23 @@ impl FromStr for MasterUrl {
             if shown.is_empty() || shown.contains("://") {
                 return Err(error);
             }
-            return Err(error.hint(format!("write http://{shown}, or \"local\" for a master of this job only")));
+            let hint = format!("write http://{shown}, or \"local\" for a master of this job only");
+            return Err(BadMasterUrl { hint, ..error });
         }
         let url = Url::parse(text).map_err(|error| not_an_address(&shown, &error.to_string()))?;
         let has_login = !url.username().is_empty() || url.password().is_some();
         if has_login || url.query().is_some() || url.fragment().is_some() {
-            return Err(Error::input("a master's address may have only a host, a port and a path")
-                .hint("give a token in MUSTER_TOKEN or with --token-file FILE"));
+            let sentence = "a master's address may have only a host, a port and a path".to_owned();
+            let hint = "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned();
+            return Err(BadMasterUrl { sentence, hint });
         }
         Ok(Self { url, place: None })
     }
 }
 
-fn not_an_address(text: &str, wrong: &str) -> Error {
+fn not_an_address(text: &str, wrong: &str) -> BadMasterUrl {
     let hint = "write http://HOST:PORT, \"kube\" for a cluster's master, or \"local\" for a master of this job only";
-    Error::input(format!("\"{text}\" is not the address of a master: {wrong}")).hint(hint)
+    BadMasterUrl { sentence: format!("\"{text}\" is not the address of a master: {wrong}"), hint: hint.to_owned() }
 }
 
 impl fmt::Display for MasterUrl {
@@ -108,7 +119,7 @@ mod tests {
             ("http://me:secret@h:1", "give a token in MUSTER_TOKEN"),
             ("http://h:1/?x=1", "give a token in MUSTER_TOKEN"),
         ] {
-            let found = text.parse::<MasterUrl>().unwrap_err().hint.unwrap();
+            let found = text.parse::<MasterUrl>().unwrap_err().hint;
             assert!(found.starts_with(hint), "{text}: {found}");
         }
     }

@@ -4,16 +4,17 @@ use std::fmt;
 
 /// A master's place. An omitted part is read from the kubeconfig.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct KubePlace {
+pub struct KubePlace {
     /// The context of the kubeconfig. If `None`, its current context.
-    pub(crate) context: Option<String>,
+    pub context: Option<String>,
     /// The namespace. If `None`, the namespace of the context.
-    pub(crate) namespace: Option<String>,
+    pub namespace: Option<String>,
 }
 
 impl KubePlace {
-    /// Parses the value of `--master`. `None` if the text is not `kube` and does not begin with `kube:`.
-    pub(crate) fn of_master(text: &str) -> Option<Result<Self, String>> {
+    /// Parses the value of `--master`. `None` if the text is not `kube` and does not begin with `kube:`. The error is a
+    /// sentence.
+    pub fn of_master(text: &str) -> Option<Result<Self, String>> {
         match text.strip_prefix("kube")? {
             "" => Some(Ok(Self::default())),
             rest => rest.strip_prefix(':').map(Self::parse),
@@ -32,18 +33,21 @@ impl KubePlace {
     }
 
     /// The name of the namespace; empty if the place has no namespace.
-    pub(crate) fn namespace(&self) -> &str {
+    pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
 
     /// This place. If `namespace` is given, it replaces the place's namespace.
-    pub(crate) fn or_namespace(self, namespace: Option<String>) -> Self {
+    pub fn or_namespace(self, namespace: Option<String>) -> Self {
         Self { namespace: namespace.or(self.namespace), ..self }
     }
 }
 
 /// Checks the name of a namespace (RFC 1123 label).
-pub(crate) fn namespace_name(text: &str) -> Result<String, String> {
+///
+/// # Errors
+/// A sentence with the name and the rule.
+pub fn namespace_name(text: &str) -> Result<String, String> {
     let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
     let is_label = (1..=63).contains(&text.len()) && text.as_bytes().iter().all(inner);
     if is_label && !text.starts_with('-') && !text.ends_with('-') {
