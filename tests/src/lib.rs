@@ -13,6 +13,7 @@ pub mod network;
 pub mod place;
 pub mod processes;
 pub mod programs;
+pub mod requests;
 pub mod scene;
 pub mod scripts;
 

@@ -154,7 +154,7 @@ fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let body = json!({ "name": "great", "strategy": "AllReduce", "worker_num": 21, "image": image });
     let answer = scene.curl(&[&format!("{}/v1/jobs", first.url), "-d", &body.to_string()]);
     answer.contains("which allows 20").then_some(()).ok_or(answer)?;
-    let code = send_code(scene, &first.url, &[], &[("exec.py", "print('hello')")]);
+    let code = send_code(&first.url, None, &[("exec.py", "print('hello')")]);
     for (name, image, code) in [
         ("good", image, None),
         ("brings", &Image::shared().of_nodes(), Some(code)),

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use e2e::cluster::Namespace;
 use e2e::master::Master;
+use e2e::requests::{client_of, wait_for};
 use e2e::{Scene, programs};
+use master_client::LONG_POLL;
 use protocol::view::JobView;
 
 use crate::sample::{Figure, RUNS, Row, median};
@@ -68,12 +70,12 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
 fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Duration)> {
     let before = writes()?;
     let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img={WRAPPED}&name=bench-{count}");
+    let client = client_of(master, None);
     let begin = Instant::now();
     let mut view: JobView = serde_json::from_str(&scene.curl(&[&submit]))?;
     while view.times.started.is_none() {
         ensure!(!view.state.is_finished(), "the job ended before all replicas had started: {:?}", view.result);
-        let next = format!("{master}/v1/jobs/{}?after={}", view.name, view.seq);
-        view = serde_json::from_str(&scene.curl(&[&next]))?;
+        view = wait_for(client.view_after(&view.name, view.seq, LONG_POLL))?;
     }
     let took = begin.elapsed();
     let written = writes()?.with_bindings - before.with_bindings;

@@ -9,7 +9,9 @@ use e2e::Finished;
 use e2e::cluster::Image;
 use e2e::code::send_code;
 use e2e::processes::within;
+use e2e::requests::{client_of, wait_for};
 use k8s_openapi::jiff::Timestamp;
+use protocol::patch::JobPatch;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 
@@ -215,19 +217,16 @@ fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Ro
     fs::write(site.scene.path().join("large"), "")?;
     let listen = || upload(site, &receivers).ok();
     within("the pods without a master listen", listen, || format!("{receivers:?}"));
-    let token = format!("Authorization: Bearer {}", site.token);
+    let (client, job) = (client_of(&site.url, Some(&site.token)), JOB.parse()?);
     let (mut times, mut bare) = (vec![], vec![]);
     for start in (RUNS + 1)..=(2 * RUNS) {
         let text: String = (0..LARGE_BYTES).map(|_| fastrand::alphanumeric()).collect();
         let script = script(start);
-        let code = send_code(&site.scene, &site.url, &["-H", &token], &[("exec.py", &script), ("large", &text)]);
-        let change = json!({ "code": code }).to_string();
-        let job = format!("{}/v1/jobs/{JOB}", site.url);
+        let code = send_code(&site.url, Some(&site.token), &[("exec.py", &script), ("large", &text)]);
         let begin = Instant::now();
         // The master answers when all agents have the code.
-        let answer = site.scene.curl(&["-X", "PATCH", "-H", &token, "--json", &change, &job]);
+        wait_for(client.patch(&job, JobPatch { code: Some(code), ..JobPatch::default() }))?;
         times.push(begin.elapsed());
-        ensure!(answer.contains("\"pushes\""), "{answer}");
         last_start(&output, start, PUSHED);
 
         fs::write(site.scene.path().join("large"), text)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use e2e::code::send_code;
 use e2e::{Master, Scene};
-use serde_json::json;
+use protocol::patch::JobPatch;
 
 use crate::elastic::site::{CODE, HELLO, JOB, STARTS, Site, patch};
 use crate::elastic::{WORKERS, first_step};
@@ -48,9 +48,9 @@ impl Job {
     fn push_known(&mut self, script: &str) -> anyhow::Result<Duration> {
         let starts = fs::read_to_string(self.site.scene.path().join(CODE).join(STARTS))?;
         let files = [("exec.py", script), (STARTS, &starts)];
-        let code = send_code(&self.site.scene, &self.master.url, &[], &files);
+        let code = send_code(&self.master.url, None, &files);
         let begin = SystemTime::now();
-        patch(&self.master.url, &json!({ "code": code }))?;
+        patch(&self.master.url, JobPatch { code: Some(code), ..JobPatch::default() })?;
         self.site.gang_of(self.workers)?.since(begin)
     }
 }

@@ -1,11 +1,13 @@
-//! Calls the master's HTTP API with curl.
+//! Calls the master's HTTP API.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use e2e::Scene;
+use e2e::requests::{client_of, wait_for};
+use master_client::MasterClient;
 use protocol::ids::{Generation, JobName};
-use protocol::job::JobRequest;
+use protocol::job::{JobRequest, JobSpec};
 use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView, ReplicaView};
 
@@ -13,7 +15,7 @@ use protocol::view::{JobState, JobView, ReplicaView};
 /// run and of its pod.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A master's API. curl runs in the scene's folder.
+/// A master's API. Each request opens a new connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Api<'a> {
     pub(crate) scene: &'a Scene,
@@ -22,27 +24,24 @@ pub(crate) struct Api<'a> {
 
 impl Api<'_> {
     pub(crate) fn submit(&self, request: &JobRequest) -> anyhow::Result<()> {
-        let body = serde_json::to_string(request)?;
-        let answer =
-            self.scene.curl(&["-H", "content-type: application/json", "-d", &body, &format!("{}/v1/jobs", self.url)]);
-        serde_json::from_str::<JobView>(&answer).map(drop).with_context(|| answer)
+        wait_for(self.client().submit(&JobSpec::try_from(request.clone())?))?;
+        Ok(())
     }
 
     pub(crate) fn patch(&self, job: &JobName, patch: JobPatch) -> anyhow::Result<()> {
-        let body = serde_json::to_string(&patch)?;
-        let answer = self.scene.curl(&["-X", "PATCH", "-d", &body, &format!("{}/v1/jobs/{job}", self.url)]);
-        serde_json::from_str::<JobView>(&answer).map(drop).with_context(|| answer)
+        wait_for(self.client().patch(job, patch))?;
+        Ok(())
     }
 
     /// Waits until `is_it` accepts the job's view. Returns the view.
     pub(crate) fn until(&self, job: &JobName, what: &str, is_it: impl Fn(&JobView) -> bool) -> anyhow::Result<JobView> {
         let begin = Instant::now();
-        let mut view = self.view(job, "")?;
+        let mut view = wait_for(self.client().view(job))?;
         while !is_it(&view) {
             if begin.elapsed() > PATIENCE {
                 bail!("{job}: timeout after {} s, waiting for: {what}; the job is {view:?}", PATIENCE.as_secs());
             }
-            view = self.view(job, &format!("?after={}&wait=10", view.seq))?;
+            view = wait_for(self.client().view_after(job, view.seq, Duration::from_secs(10)))?;
         }
         Ok(view)
     }
@@ -75,19 +74,19 @@ impl Api<'_> {
 
     /// Deletes the job, and waits until its record is deleted.
     pub(crate) fn delete(&self, job: &JobName) -> anyhow::Result<()> {
-        self.scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{job}", self.url)]);
+        wait_for(self.client().delete(job, None))?;
         self.forgotten(job)
     }
 
     /// Waits until the job's record is deleted.
     pub(crate) fn forgotten(&self, job: &JobName) -> anyhow::Result<()> {
         let begin = Instant::now();
-        while let Ok(view) = self.view(job, "") {
+        while let Ok(view) = wait_for(self.client().view(job)) {
             if begin.elapsed() > PATIENCE {
                 bail!("{job}: not deleted within {} s: {view:?}", PATIENCE.as_secs());
             }
             // This request lasts at most 1 s. The master answers it at once when the job is deleted.
-            let _ = self.view(job, &format!("?after={}&wait=1", view.seq));
+            let _ = wait_for(self.client().view_after(job, view.seq, Duration::from_secs(1)));
         }
         Ok(())
     }
@@ -99,9 +98,8 @@ impl Api<'_> {
         value.with_context(|| format!("no metric {name}: {all}"))
     }
 
-    fn view(&self, job: &JobName, query: &str) -> anyhow::Result<JobView> {
-        let answer = self.scene.curl(&["--max-time", "60", &format!("{}/v1/jobs/{job}{query}", self.url)]);
-        serde_json::from_str(&answer).with_context(|| format!("{job}: {answer}"))
+    pub(crate) fn client(&self) -> MasterClient {
+        client_of(self.url, None)
     }
 }
 

@@ -140,7 +140,7 @@ fn disturb(event: Event, moment: Moment) -> anyhow::Result<usize> {
     let request = JobRequest {
         // Only a job with a range can be scaled.
         worker_min: (event == Event::Scale).then_some(1),
-        code: Some(send_code(&scene, &master.url, &[], &[("exec.py", SCRIPT)])),
+        code: Some(send_code(&master.url, None, &[("exec.py", SCRIPT)])),
         ..request(&folder, &name, 2)?
     };
     api.submit(&request)?;
@@ -166,7 +166,7 @@ fn cause(event: Event, api: Api<'_>, name: &JobName) -> anyhow::Result<usize> {
             return Ok(3);
         }
         Event::Push => {
-            let code = send_code(api.scene, api.url, &[], &[("exec.py", &format!("{SCRIPT}# pushed\n"))]);
+            let code = send_code(api.url, None, &[("exec.py", &format!("{SCRIPT}# pushed\n"))]);
             patch(JobPatch { code: Some(code), ..JobPatch::default() })?;
         }
         Event::Suspend => {

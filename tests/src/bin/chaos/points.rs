@@ -155,7 +155,7 @@ impl Trial<'_> {
         let mut request = request(&self.cluster.image, &name, EXEC_PY, 2);
         for _ in 0..=self.wanted {
             if self.brings_code() {
-                let code = send_code(self.scene, &self.cluster.master.url, &[], &[("exec.py", EXEC_PY)]);
+                let code = send_code(&self.cluster.master.url, None, &[("exec.py", EXEC_PY)]);
                 let image = Some(self.cluster.image.of_nodes().parse().expect("the image name is invalid"));
                 request = JobRequest { image, code: Some(code), env: BTreeMap::new(), ..request };
             }

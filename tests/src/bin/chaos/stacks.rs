@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use e2e::Scene;
 use e2e::programs::python_path;
+use e2e::requests::wait_for;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, Strategy};
-use protocol::stacks::{Answer, Dump, JobStacks};
+use protocol::stacks::{Answer, Dump};
 use protocol::view::JobState;
 
 use crate::api::Api;
@@ -80,11 +81,9 @@ fn job(api: Api<'_>, name: &JobName) -> anyhow::Result<(u32, u32)> {
     let (mut asked, mut shown) = (0, 0);
     for request in 0..REQUESTS_OF_JOB {
         if request + 3 == REQUESTS_OF_JOB {
-            api.scene.curl(&["-X", "POST", &format!("{}/v1/jobs/{name}/cancel", api.url)]);
+            wait_for(api.client().cancel(name))?;
         }
-        let answer = api.scene.curl(&[&format!("{}/v1/jobs/{name}/stacks", api.url)]);
-        let stacks: JobStacks = serde_json::from_str(&answer).with_context(|| format!("{name}: {answer}"))?;
-        for replica in stacks.replicas {
+        for replica in wait_for(api.client().stacks(name))?.replicas {
             if let Answer::Processes(processes) = &replica.answer {
                 asked += 1;
                 shown += u32::from(processes.iter().any(|process| matches!(process.dump, Dump::Text(_))));

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use e2e::processes::{parent, pids, signal, within};
 use protocol::ids::Generation;
+use protocol::patch::JobPatch;
 use rustix::process::Signal;
-use serde_json::json;
 
 use super::site::{Gang, HELLO, Site, kill, patch};
 use super::torchrun::{self, Torchruns, Tuning};
@@ -90,7 +90,7 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut shrinks, mut grows, mut starts) = (vec![], vec![], vec![]);
     let mut scale = |workers: usize| -> anyhow::Result<(Duration, Gang)> {
         let event = SystemTime::now();
-        patch(&master.url, &json!({ "worker_num": workers }))?;
+        patch(&master.url, JobPatch { worker_num: u32::try_from(workers).ok(), ..JobPatch::default() })?;
         let gang = site.gang_of(workers)?;
         // A worker can join only when the earlier pod of its name has ended.
         let agents = || pids(site.scene.path(), "--supervised --listen");

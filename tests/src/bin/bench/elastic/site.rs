@@ -1,8 +1,7 @@
 //! A folder with scripts that note when they start, and the launchers that start the scripts in this folder.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,9 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, ensure};
 use e2e::processes::{DEADLINE, signal};
 use e2e::programs::python_path;
+use e2e::requests::{client_of, wait_for};
 use e2e::{Master, Scene};
+use protocol::patch::JobPatch;
 use rustix::process::Signal;
-use serde_json::Value;
 
 use super::WORKERS;
 
@@ -162,18 +162,8 @@ impl Gang {
 }
 
 /// Sends a request that changes the job of a site. This is faster than a client, whose process must start first.
-pub(crate) fn patch(master: &str, change: &Value) -> anyhow::Result<()> {
-    let (address, body) = (master.trim_start_matches("http://"), change.to_string());
-    let mut stream = TcpStream::connect(address)?;
-    write!(
-        stream,
-        "PATCH /v1/jobs/{JOB} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+pub(crate) fn patch(master: &str, change: JobPatch) -> anyhow::Result<()> {
+    wait_for(client_of(master, None).patch(&JOB.parse()?, change))?;
     Ok(())
 }
 
