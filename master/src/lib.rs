@@ -98,16 +98,15 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         reason = signals.told_to_end() => return ended_by(reason),
     }
     announce(&listener)?;
-    let of_tfjobs = cluster.filter(|_| config.cluster.watch_tfjobs != WatchTfJobs::No);
-    let _tfjobs = match of_tfjobs {
-        Some(cluster) => {
+    let _tfjobs = match cluster {
+        Some(cluster) if config.cluster.watch_tfjobs != WatchTfJobs::No => {
             let registries = Registries::new(config.plain_hosts())?;
             let programs = ProgramSource::new(cluster.clone(), registries, &config.cluster.pull_secrets);
             let (jobs, place, programs) = (Arc::clone(&jobs), place.clone(), Arc::new(programs));
             let follow = kubeflow::run(Site { cluster, jobs, place, programs });
             Some(AbortOnDropHandle::new(tokio::spawn(follow)))
         }
-        None => None,
+        Some(_) | None => None,
     };
 
     let end = CancellationToken::new();

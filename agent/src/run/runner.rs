@@ -430,7 +430,7 @@ impl Runner {
             | RunPhase::Stopping { kill: Kill::Sent, .. }
             | RunPhase::Exited { .. } => None,
         };
-        let fenced = Some(&self.fence).filter(|_| self.state.phase.may_go_on()).and_then(next_look);
+        let fenced = if self.state.phase.may_go_on() { next_look(&self.fence) } else { None };
         let look = fenced.map(|left| Instant::now() + left);
         of_phase.into_iter().chain(self.shutdown.deadline()).chain(look).min()
     }

@@ -47,9 +47,11 @@ fn lines_of(path: &Path) -> Option<Vec<String>> {
 
 /// A regular file. A script chooses the paths in its dump, and the open of a pipe or of a device may wait or do harm.
 fn opened(path: &Path) -> Option<File> {
-    let is_script = fs::metadata(path).ok()?.is_file();
+    if !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-    OpenOptions::new().read(true).custom_flags(flags.try_into().ok()?).open(path).ok().filter(|_| is_script)
+    OpenOptions::new().read(true).custom_flags(flags.try_into().ok()?).open(path).ok()
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ fn is_chosen(job: &JobSummary, args: &ListArgs, now: UnixMillis) -> bool {
     // Names of jobs are in lower case.
     let has_text = text.as_ref().is_none_or(|text| job.name.as_str().contains(&text.to_lowercase()));
     let has_state = state.is_empty() || state.contains(&job.state);
-    let ended = job.times.ended.or(job.times.finished).filter(|_| job.state.is_finished());
+    let ended = if job.state.is_finished() { job.times.ended.or(job.times.finished) } else { None };
     let age = ended.map(|ended| now.since(ended));
     let is_recent = since.is_none_or(|since| age.is_none_or(|age| age <= Duration::from_secs(since.into())));
     has_text && has_state && is_recent

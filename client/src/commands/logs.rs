@@ -105,8 +105,11 @@ async fn print_merged(
     }
     data.flush()?;
     // Only pods have an image, and only their output can be elsewhere.
-    let hint = of_earlier_master.filter(|_| view.spec.image.is_some());
-    hint.into_iter().for_each(|replica| notes.hint(&hint_for_missing(&view.name, replica)));
+    if view.spec.image.is_some()
+        && let Some(replica) = of_earlier_master
+    {
+        notes.hint(&hint_for_missing(&view.name, replica));
+    }
     Ok(Exit::Done)
 }
 

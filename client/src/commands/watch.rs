@@ -207,8 +207,10 @@ impl FolderWatch {
     async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
         if self.checks_syntax {
             let warning = syntax::check_push(code, &self.spec.script).await?;
-            warning.iter().filter(|_| self.warned != warning).for_each(|sentence| self.notes.say(sentence));
-            self.warned = warning;
+            if self.warned != warning {
+                warning.iter().for_each(|sentence| self.notes.say(sentence));
+                self.warned = warning;
+            }
         }
         let mut patience = Patience::of_observer();
         loop {

@@ -157,7 +157,7 @@ fn running(before: Option<&JobView>, now: &JobView) -> Option<String> {
         return Some(format!("running again:{generation} all {total} started"));
     }
     // `joined` is a time of the first start, so the sentence about a later start has no duration.
-    let started = now.times.started.filter(|_| now.times.restarted.is_none());
+    let started = if now.times.restarted.is_none() { now.times.started } else { None };
     let took = between(now.times.joined, started);
     let took = took.map(|took| format!(" {} after the gang was complete", spelled(took))).unwrap_or_default();
     Some(format!("running:{generation} all {total} started{took}"))
@@ -222,9 +222,8 @@ fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
 }
 
 fn queued(before: Option<&JobView>, now: &JobView) -> Option<String> {
-    let first =
-        now.queued_behind.as_ref().filter(|_| before.is_none_or(|view| view.queued_behind != now.queued_behind));
-    first.map(queued_behind)
+    let is_new = before.is_none_or(|view| view.queued_behind != now.queued_behind);
+    if is_new { now.queued_behind.as_ref().map(queued_behind) } else { None }
 }
 
 /// The sentence that this job creates its pods after the gang of the job `first` has got room.

@@ -30,7 +30,7 @@ impl Log for Trace {
         let text = record.args().to_string();
         // Docker's library logs the address and the body of each request. The body must not be printed.
         let is_request = text.split(' ').any(|word| word.contains("://")) && !text.starts_with(['{', '[']);
-        if let Some(server) = server(self.servers, record.target()).filter(|_| is_request) {
+        if is_request && let Some(server) = server(self.servers, record.target()) {
             self.notes.say(&format!("{server}: {text}"));
         }
     }

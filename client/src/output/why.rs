@@ -104,7 +104,9 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     lines.extend(stacks.as_ref().map(|stacks| format!("where          {stacks}")));
     lines.extend(lost_steps.map(|lost| format!("lost           {lost}")));
     let longest_silent = consequences.iter().find(|one| is_late && one.stopped).map(|one| one.replica);
-    if let Some(replica) = failure.replica().or(longest_silent).filter(|_| !last_lines.is_empty()) {
+    if !last_lines.is_empty()
+        && let Some(replica) = failure.replica().or(longest_silent)
+    {
         lines.push(format!("last lines of {replica}:"));
         if let Some(exception) = exception_before(failure, last_lines) {
             lines.extend([format!("  │ {exception}"), "  │ …".to_owned()]);

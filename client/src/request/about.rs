@@ -33,8 +33,8 @@ async fn commit_of(folder: &Path) -> Option<String> {
     // Without this variable, git may write its index, although `describe` only reads.
     git.env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null()).kill_on_drop(true);
     let done = timeout(GIT_TIMEOUT, git.output()).await.ok()?.ok()?;
-    let commit = String::from_utf8(done.stdout).ok().filter(|_| done.status.success())?;
-    Some(commit.trim().to_owned())
+    let commit = String::from_utf8(done.stdout).ok()?;
+    done.status.success().then(|| commit.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -54,12 +54,12 @@ fn spans(line: &str) -> Vec<Span> {
     let (mut style, mut room) = (Style::default(), LINE_MAX);
     for (index, part) in safe.split("\u{1b}[").enumerate() {
         // `for_terminal` keeps only sequences that end in `m`.
-        let text = match part.split_once('m').filter(|_| index > 0) {
-            Some((parameters, text)) => {
+        let text = match part.split_once('m') {
+            Some((parameters, text)) if index > 0 => {
                 style = style.after(parameters);
                 text
             }
-            None => part,
+            Some(_) | None => part,
         };
         let (kept, is_cut) = match text.char_indices().nth(room) {
             Some((end, _)) => (&text[..end], true),

@@ -1,6 +1,7 @@
 //! The parts of the page that change while the user looks at them. Each part is HTML, made from what a feed knows.
 
 use askama::Template;
+use protocol::elastic::Workers;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::run_policy::NO_RESTART_LIMIT;
@@ -379,16 +380,18 @@ impl RunRows {
         if job.has_its_name {
             commands.push(("show the job", format!("status {name}")));
             commands.extend((!view.restarts.is_empty()).then(|| ("explain the failure", format!("why {name}"))));
-            commands.extend(view.workers.filter(|_| view.result.is_none()).map(|workers| {
-                ("change the workers", format!("scale {name} --worker-num {}:{}", workers.min, workers.max))
-            }));
+            if view.result.is_none()
+                && let Some(Workers { min, max }) = view.workers
+            {
+                commands.push(("change the workers", format!("scale {name} --worker-num {min}:{max}")));
+            }
             let can_run = view.result.is_some() && view.spec.origin.is_none();
             commands.extend(can_run.then(|| ("run the job again", format!("rerun {name}"))));
         }
         let commands = commands.into_iter().map(|(what, words)| (what, command(&words))).collect();
         let mut before = job.before.clone();
         before.iter_mut().flat_map(|before| &mut before.differences).for_each(|text| *text = plain(text));
-        let first = view.replicas.first().filter(|_| !job.is_past).map(|replica| replica.replica);
+        let first = if job.is_past { None } else { view.replicas.first().map(|replica| replica.replica) };
         Self { name: name.to_string(), facts: facts_of_run(&view.spec, view), first, before, commands }
     }
 }

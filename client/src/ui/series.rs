@@ -28,7 +28,7 @@ impl Series {
     /// with all points is smaller.
     pub(super) fn after(&self) -> Option<u64> {
         let is_small = self.len() <= 2 * self.whole.max(POINTS_MIN);
-        self.until.filter(|_| is_small).map(|until| until.0)
+        if is_small { self.until.map(|until| until.0) } else { None }
     }
 
     /// Adds the answer to a request for the points after [`Self::after`].

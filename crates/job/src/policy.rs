@@ -285,7 +285,8 @@ impl Policy {
     /// once instead.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
-        self.rules.retries.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))
+        let may_wait = is_of_script && self.budget_of(failure, helper) != Some(Budget::Free);
+        if may_wait { self.rules.retries.halt } else { None }
     }
 
     /// Decides what to do about a failure after these restarts. `helper` says whether the failed script used

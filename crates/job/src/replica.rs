@@ -158,7 +158,7 @@ impl ReplicaPhase {
 
     /// How exec.py ended, if it has not succeeded.
     pub fn failed(&self) -> Option<&ExitReport> {
-        self.exit().filter(|_| !self.has_succeeded())
+        if self.has_succeeded() { None } else { self.exit() }
     }
 
     /// How exec.py ended, if a report exists.

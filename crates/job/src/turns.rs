@@ -119,7 +119,7 @@ impl Seat {
             Turn::Hold(_) => self.undecided_since,
             Turn::Queue(_) => None,
         };
-        self.undecided_since = since.filter(|_| self.is_undecided());
+        self.undecided_since = if self.is_undecided() { since } else { None };
         self.turn = turn;
     }
 

@@ -12,8 +12,9 @@ const EXCEPTION_JSON_BYTES: usize = 200;
 /// The headline, which follows the replica's name: `: ValueError: no (train.py:7)`, or ` exited with code 3`. After a
 /// signal, the process did not end because of its last exception.
 pub(crate) fn of(exit: &ExitReport) -> String {
-    let exception = exit.exception.as_deref().filter(|_| matches!(exit.outcome, ExitOutcome::Code(_)));
-    let Some(exception) = exception else { return format!(" {}", exit.outcome) };
+    let (ExitOutcome::Code(_), Some(exception)) = (&exit.outcome, exit.exception.as_deref()) else {
+        return format!(" {}", exit.outcome);
+    };
     let place = place(&exit.stderr_tail, exception).map(|place| format!(" ({place})")).unwrap_or_default();
     let said = text::beginning(exception, EXCEPTION_JSON_BYTES);
     let cut = if said.len() < exception.len() { "…" } else { "" };

@@ -254,7 +254,7 @@ impl Pod {
             // After the end of the pod or of its run, a refusal adds nothing to the last report.
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Failed(_));
-            return Some(state).filter(|_| !(is_refusal && is_known));
+            return if is_refusal && is_known { None } else { Some(state) };
         }
     }
 

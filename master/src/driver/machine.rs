@@ -127,7 +127,7 @@ pub(super) fn follow(wishes: &mut Wishes, record: &JobRecord, (active_time, elap
     }
     wishes.is_suspended = is_suspended;
     let given = record.spec.run_policy.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    wishes.deadline = given.filter(|_| !is_suspended).map(|given| Deadline::of(given, active_time, elapsed));
+    wishes.deadline = if is_suspended { None } else { given.map(|given| Deadline::of(given, active_time, elapsed)) };
 }
 
 /// The numbers of workers with which a start has enough memory for its batch.

@@ -127,8 +127,9 @@ impl EndedJob {
     /// The series. If the job has metrics, first waits until the last output is copied.
     async fn last_series(&self) -> JobSeries {
         let Self { view, kept: Kept { logs, series, .. }, now, .. } = self;
-        let log = view.first_training().and_then(|id| logs.of(id)).filter(|_| !view.spec.metrics.is_empty());
-        if let Some(log) = log {
+        if !view.spec.metrics.is_empty()
+            && let Some(log) = view.first_training().and_then(|id| logs.of(id))
+        {
             // The history lacks the numbers in any output that arrives after this timeout.
             let _ = timeout(LAST_OUTPUT_TIMEOUT, log.completed()).await;
         }

@@ -124,7 +124,8 @@ impl Shown {
         }
         self.published_at = Instant::now();
         // The view of a finished job does not change.
-        let unusual = pods::until_unusual(scene.replicas).filter(|_| scene.machine.phase().result().is_none());
+        let has_ended = scene.machine.phase().result().is_some();
+        let unusual = if has_ended { None } else { pods::until_unusual(scene.replicas) };
         self.publish_at = unusual.map(|left| self.published_at + left);
         let shown = self.shown(scene);
         self.view.send_if_modified(|view| renew(view, shown));

@@ -118,7 +118,7 @@ impl TimelineOfJob {
     pub fn shown(&self, view: &JobView, now: UnixMillis) -> Timeline {
         let facts = self.0.lock();
         let accepted = view.times.accepted.unwrap_or(now);
-        let ended = view.times.ended.filter(|_| view.result.is_some());
+        let ended = if view.result.is_some() { view.times.ended } else { None };
         let begin = facts.taken_over.unwrap_or(accepted);
         let newest = facts.starts.iter().rev().find_map(|start| start.generation);
         let failed = facts.failed.as_ref().filter(|(start, _)| *start != newest);

@@ -51,11 +51,8 @@ pub(super) async fn master(
 ) -> Result<Json<MasterView>, ApiError> {
     let backend = state.about.backend;
     let uid = (backend == BackendKind::Process).then(|| rustix::process::getuid().as_raw());
-    let same_folder = match uid {
-        Some(_) => timeout(LOOK_LIMIT, is_here(&asked)).await.unwrap_or(false),
-        None => false,
-    };
-    let python = state.about.python.clone().filter(|_| uid.is_some());
+    let same_folder = uid.is_some() && timeout(LOOK_LIMIT, is_here(&asked)).await.unwrap_or(false);
+    let python = if uid.is_some() { state.about.python.clone() } else { None };
     Ok(Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid, python, same_folder }))
 }
 

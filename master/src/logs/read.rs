@@ -82,7 +82,9 @@ pub fn lines(
     pace::unfinished_lines(chunks_and_end.map(move |chunk| match chunk {
         Some(chunk) => {
             let mut lines = splitter.split(&chunk?);
-            lines.extend(splitter.unfinished().filter(|_| reading.unfinished));
+            if reading.unfinished {
+                lines.extend(splitter.unfinished());
+            }
             Ok(lines)
         }
         None => Ok(splitter.end(log.missing().as_deref())),

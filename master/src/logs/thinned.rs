@@ -94,7 +94,7 @@ impl Thinned {
 
     fn halve(&mut self) {
         let is_last_dropped = self.kept.len().is_multiple_of(2);
-        let last = self.kept.last().filter(|_| is_last_dropped).cloned();
+        let last = if is_last_dropped { self.kept.last().cloned() } else { None };
         let mut is_even = false;
         self.kept.retain(|_| {
             is_even = !is_even;

@@ -179,7 +179,7 @@ impl Requests {
         let Some(handle) = self.table.find(name).filter(|_| patch.scales()) else { return Ok(()) };
         let (spec, now) = {
             let view = handle.view.borrow();
-            (view.spec.clone(), view.workers.filter(|_| view.result.is_none()))
+            (view.spec.clone(), if view.result.is_none() { view.workers } else { None })
         };
         match spec.patched(now, patch) {
             Ok(Workers { min, max }) if now.is_some_and(|now| min > now.min || max > now.max) => {

@@ -32,7 +32,7 @@ impl JobRecord {
         bound_restarts(&mut self.restarts);
         self.ended = self.ended.map(Ended::bounded);
         // A job that has ended does not wait for code, so `ended` and `halted` share one limit.
-        self.halted = self.halted.filter(|_| self.ended.is_none()).map(Halted::bounded);
+        self.halted = if self.ended.is_none() { self.halted.map(Halted::bounded) } else { None };
         self
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Tag {
 impl Tag {
     /// The tag that a command line names. A random tag is the first eight characters of `random`.
     pub(crate) fn of(args: &SpawnArgs, random: uuid::Uuid) -> Result<Self, Error> {
-        let positional = args.script.as_ref().filter(|_| args.delete);
+        let positional = if args.delete { args.script.as_ref() } else { None };
         let text = match (positional, &args.tag) {
             (Some(positional), Some(tag)) => {
                 let sentence = format!("-d {positional} and -t {tag} both name a tag: give only one of them");

@@ -60,7 +60,9 @@ impl FileObject {
     /// Completes the name of an object that has only `generateName`.
     pub(crate) fn name_it(&mut self, suffix: &str) {
         let begin = self.object["metadata"]["generateName"].as_str().map(str::to_owned);
-        if let Some(begin) = begin.filter(|_| self.name().is_empty()) {
+        if self.name().is_empty()
+            && let Some(begin) = begin
+        {
             self.object["metadata"]["name"] = format!("{begin}{suffix}").into();
         }
     }
@@ -127,7 +129,9 @@ impl FileObject {
 /// Adds the program of the image to a container without a command.
 fn complete(container: &mut Value, entrypoints: &BTreeMap<String, Entrypoint>) {
     let known = container["image"].as_str().and_then(|image| entrypoints.get(image));
-    if let Some(Entrypoint { command, args, .. }) = known.filter(|_| lacks(container, "command")) {
+    if lacks(container, "command")
+        && let Some(Entrypoint { command, args, .. }) = known
+    {
         container["command"] = json!(command);
         if lacks(container, "args") {
             container["args"] = json!(args);

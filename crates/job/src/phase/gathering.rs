@@ -82,9 +82,9 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
         return (phase, vec![]);
     }
     let begun = JobPhase::Running { generation, since: seen.now };
-    match gang.missing().filter(|_| seen.policy.is_fixed()) {
-        Some(lost) => fail(&begun, lost, seen),
-        None => stop(&begun, Ending::Regroup, seen),
+    match gang.missing() {
+        Some(lost) if seen.policy.is_fixed() => fail(&begun, lost, seen),
+        Some(_) | None => stop(&begun, Ending::Regroup, seen),
     }
 }
 
@@ -98,8 +98,8 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     let is_old = |place: &Place<'_>| (place.seen.enrolment().is_some() || is_left(place)) && !place.is_hopeless();
     let is_own =
         |place: &&Place<'_>| place.seen.deletion == PodDeletion::NotAsked && !is_old(place) && place.phase.is_lost();
-    let failures = gang.places().iter().filter(is_own).filter_map(Place::failure);
-    if let Some(broken) = failures.filter(|_| is_fatal).find(|failure| !is_disruption(failure)) {
+    let mut failures = gang.places().iter().filter(is_own).filter_map(Place::failure);
+    if is_fatal && let Some(broken) = failures.find(|failure| !is_disruption(failure)) {
         return Some(broken);
     }
     // While a run of an earlier start may be alive, the start timeout does not apply to an elastic job: the job waits for

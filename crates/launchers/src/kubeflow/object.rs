@@ -54,7 +54,9 @@ fn spec(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
     let mut spec = sent_spec(&job.spec, origin);
     let types = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
     for (name, of_type) in types.into_iter().flatten() {
-        if let Some(workers) = job.workers.filter(|_| role_of_type(name) == Some(protocol::ids::Role::Worker)) {
+        if role_of_type(name) == Some(protocol::ids::Role::Worker)
+            && let Some(workers) = job.workers
+        {
             of_type["replicas"] = workers.max.into();
         }
     }

@@ -14,7 +14,7 @@ pub(super) fn status(job: &JobView, origin: &TfJobOrigin, now: UnixMillis) -> Va
         "replicaStatuses": replica_statuses(job, origin),
         "lastReconcileTime": timestamp(now),
     });
-    let ended = job.times.ended.or(job.times.finished).filter(|_| job.result.is_some());
+    let ended = if job.result.is_some() { job.times.ended.or(job.times.finished) } else { None };
     let begun = job.times.resumed.or(job.times.accepted);
     for (name, time) in [("startTime", begun), ("completionTime", ended)] {
         if let Some(time) = time {
@@ -31,7 +31,7 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
     let created = condition("Created", "Created", &format!("TFJob {name} is created{}", warnings.concat()), accepted);
     let ran = times.restarted.or(times.started);
     let running = |at| condition("Running", "Running", &format!("TFJob {name} is running"), at);
-    let resumed_at = times.resumed.filter(|_| job.state != JobState::Suspended);
+    let resumed_at = if job.state == JobState::Suspended { None } else { times.resumed };
     let resumed =
         resumed_at.map(|at| no_longer(condition("Suspended", "Resumed", &format!("TFJob {name} is resumed"), at)));
     let failed_at = job.restarts.failed_starts.last().map(|failed| failed.at);

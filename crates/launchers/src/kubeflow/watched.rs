@@ -212,7 +212,7 @@ impl Watched {
     fn need_of(&self, job: &JobView, memory: &ObjectMemory, now: UnixMillis) -> NextStep {
         let is_known =
             memory.applied == Some(self.generation) || self.status()["observedGeneration"] == self.generation;
-        let refusal = memory.refusal.clone().filter(|_| memory.applied == Some(self.generation));
+        let refusal = if memory.applied == Some(self.generation) { memory.refusal.clone() } else { None };
         let ignored = self.ignored(job, now).or(refusal);
         if let (Ok(read), None, None, false) = (&self.read, &ignored, &job.result, is_known) {
             return NextStep::Apply(Box::new(read.clone()));

@@ -108,9 +108,9 @@ fn own_pod(spec: &PodSpec, agent: Option<&AgentSource>, user: DefaultUser) -> Po
             owner_references: Some(vec![owner(job)]),
             ..ObjectMeta::default()
         },
-        spec: Some(match agent.filter(|_| spec.needs_agent()) {
-            Some(agent) => agent::installed(with_options(container, options), agent, user, spec),
-            None => with_options(container, options),
+        spec: Some(match agent {
+            Some(agent) if spec.needs_agent() => agent::installed(with_options(container, options), agent, user, spec),
+            Some(_) | None => with_options(container, options),
         }),
         status: None,
     }

@@ -15,7 +15,7 @@ pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Optio
     let unscoped = quotas.iter().filter_map(|quota| {
         let spec = quota.spec.as_ref()?;
         let is_scoped = spec.scopes.is_some() || spec.scope_selector.is_some();
-        Some((quota.metadata.name.as_deref()?, spec.hard.as_ref().filter(|_| !is_scoped)?))
+        if is_scoped { None } else { Some((quota.metadata.name.as_deref()?, spec.hard.as_ref()?)) }
     });
     let limits = unscoped.flat_map(|(quota, hard)| hard.iter().map(move |(resource, hard)| (quota, resource, &hard.0)));
     let exceeded = |(quota, resource, hard): (&str, &String, &String)| {

@@ -52,7 +52,7 @@ impl Pod {
     /// pod may be silent for long. In a pod that an earlier master may have created, a run may be alive.
     pub(super) fn first_vigil(&self) -> Option<Vigil> {
         let Followed { lease, is_found, .. } = self.followed;
-        lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))
+        if is_found { lease.map(|lease| Vigil::new(lease, self.now())) } else { None }
     }
 
     /// The next poll after this answer, if the agent has a lease.

@@ -28,7 +28,7 @@ pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> 
     restrict(pod.spec.as_mut());
     let later_installers = pod.spec.as_mut().and_then(|spec| spec.init_containers.take());
     let mut own = named(own, template);
-    if let Some(context) = own.spec.as_mut().and_then(|spec| spec.security_context.as_mut()).filter(|_| is_user_named) {
+    if is_user_named && let Some(context) = own.spec.as_mut().and_then(|spec| spec.security_context.as_mut()) {
         (context.run_as_user, context.run_as_group) = (None, None);
     }
     pod.merge_from(own);
