@@ -19,6 +19,7 @@ use std::time::Duration;
 use history::History;
 use job::key::JobKey;
 use protocol::ids::{JobName, UnixMillis};
+use protocol::pause::doubled;
 use protocol::stacks::ReplicaStacks;
 use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -48,8 +49,7 @@ use crate::turns::Turns;
 /// Pause before a job gets a new driver after its first driver panicked. The pause doubles each time a driver panics,
 /// because the cause may still exist.
 const BROKEN_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum number of doublings: the longest pause is about four minutes.
-const BROKEN_DOUBLINGS_MAX: u32 = 9;
+const BROKEN_PAUSE_MAX: Duration = Duration::from_secs(256);
 
 /// The parts of a job that other tasks read or notify.
 #[derive(Debug, Clone)]
@@ -163,7 +163,7 @@ impl Jobs {
             Ok((_, Stop::End | Stop::Gone)) => return self.forget(&job.name),
             Ok((_, Stop::Yield)) => (Tenure::Others, Duration::ZERO, before.broken),
             Ok((_, Stop::Broken)) | Err(_) => {
-                let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
+                let pause = doubled(BROKEN_PAUSE, before.broken, BROKEN_PAUSE_MAX);
                 error!(job = %stored.name(), ?ended, ?pause, "a driver panicked; starting another one");
                 (Tenure::Anew, pause, before.broken + 1)
             }

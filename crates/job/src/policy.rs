@@ -9,6 +9,7 @@ use protocol::failure::{Failure, Fingerprint, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
+use protocol::pause::doubled;
 use protocol::run_policy::{
     BACKOFF_MAX_SECONDS, CleanPods, EVALUATOR_GRACE_SECONDS, HALT_SECONDS, OnFailure, OnSameFailure, OnStartTimeout,
     RestartRule, RunPolicy, SuccessPolicy,
@@ -365,8 +366,7 @@ impl Policy {
 
     /// The pause before the next restart. The pause doubles after each restart.
     fn pause_after(&self, restarts: u32) -> Duration {
-        let factor = 2_u32.checked_pow(restarts).unwrap_or(u32::MAX);
-        self.rules.retries.backoff.saturating_mul(factor).min(seconds(BACKOFF_MAX_SECONDS))
+        doubled(self.rules.retries.backoff, restarts, seconds(BACKOFF_MAX_SECONDS))
     }
 }
 

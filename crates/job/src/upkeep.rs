@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::elastic::Workers;
 use protocol::ids::{ReplicaId, Role};
+use protocol::pause::doubled;
 
 use super::gang::{Gang, Place};
 use super::observation::Presence;
@@ -102,13 +103,8 @@ impl Replacements {
     /// When the next pod may be created. Pauses count from the creation of the newest pod. The first pod and its first
     /// replacement have no pause, and each further pause doubles.
     pub fn next_at(self) -> Duration {
-        match self.created.checked_sub(2) {
-            None => Duration::ZERO,
-            Some(doublings) => {
-                let factor = 2_u32.checked_pow(doublings).unwrap_or(u32::MAX);
-                self.last + FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
-            }
-        }
+        let earlier = self.created.checked_sub(2);
+        earlier.map_or(Duration::ZERO, |earlier| self.last + doubled(FIRST_PAUSE, earlier, LONGEST_PAUSE))
     }
 }
 

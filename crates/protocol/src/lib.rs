@@ -34,6 +34,7 @@ mod openapi;
 pub mod origin;
 pub mod output;
 pub mod patch;
+pub mod pause;
 pub mod pod;
 pub mod progress;
 pub mod routes;

@@ -8,6 +8,7 @@ use protocol::ids::UnixMillis;
 use protocol::image::Entrypoint;
 use protocol::job::JobSpec;
 use protocol::origin::{Origin, TfJobOrigin};
+use protocol::pause::doubled;
 use serde_json::Value;
 
 use super::container;
@@ -85,7 +86,7 @@ impl Programs {
                 Err(unknown) => drop(self.unknown.insert(image, unknown)),
             }
         }
-        let pause = PAUSE_MAX.min(FIRST_PAUSE * 2_u32.saturating_pow(self.look_ups.min(8)));
+        let pause = doubled(FIRST_PAUSE, self.look_ups, PAUSE_MAX);
         let pause = u64::try_from(pause.as_millis()).expect("a minute is a small number");
         self.again_at = Some(UnixMillis(now.0 + pause));
         self.look_ups += 1;
