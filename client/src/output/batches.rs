@@ -1,8 +1,7 @@
 //! The batch sizes of a job, as `status` shows them, and the sentence about a change.
 
-use std::time::Duration;
-
 use protocol::batching::Batches;
+use protocol::ids::UnixMillis;
 use protocol::view::JobView;
 
 use super::spelled;
@@ -10,12 +9,11 @@ use super::spelled;
 /// Maximum sizes on one line.
 const SIZES_MAX: usize = 16;
 
-/// A text such as `256 = 32 + 32 + 21 + 171, changed 41.0 s ago: a step takes 0.34 of its earlier time`. `age` is the
-/// time since the change.
-pub(super) fn in_use(batches: &Batches, age: Option<Duration>) -> String {
+/// A text such as `256 = 32 + 32 + 21 + 171, changed 41.0 s ago: a step takes 0.34 of its earlier time`.
+pub(super) fn in_use(batches: &Batches, now: UnixMillis) -> String {
     let mut text = format!("{} = {}", batches.global, listed(&batches.sizes, " + "));
     if let Some(changed) = &batches.changed {
-        text += &age.map(|age| format!(", changed {} ago", spelled(age))).unwrap_or_default();
+        text += &format!(", changed {} ago", spelled(now.since(changed.at)));
         text +=
             &changed.step_time.map(|time| format!(": a step takes {time:.2} of its earlier time")).unwrap_or_default();
     }
@@ -67,7 +65,7 @@ mod tests {
                 "34 = 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + …",
             ),
         ] {
-            assert_eq!(in_use(&serde_json::from_value(batches).unwrap(), Some(Duration::from_secs(41))), text);
+            assert_eq!(in_use(&serde_json::from_value(batches).unwrap(), UnixMillis(42_000)), text);
         }
     }
 }

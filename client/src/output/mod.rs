@@ -52,7 +52,7 @@ pub(crate) use table::{
 };
 pub(crate) use text::{Colours, for_terminal, is_plain};
 pub(crate) use timeline::timeline_text;
-pub(crate) use top::{top_of_jobs, top_of_replicas};
+pub(crate) use top::{number, top_of_jobs, top_of_replicas};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 

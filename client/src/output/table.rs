@@ -68,15 +68,12 @@ pub(crate) fn status_facts(view: &JobView, series: Option<&JobSeries>, now: Unix
     let newest = view.changes.last().filter(|change| Some(change.generation) == view.generation);
     head.extend(newest.map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(series.and_then(progress).map(|progress| ("progress", one_line(&progress))));
-    head.extend(view.batches.as_ref().map(|sizes| {
-        let changed_at = sizes.changed.as_ref().map(|changed| changed.at);
-        ("batches", batches::in_use(sizes, between(changed_at, Some(now))))
-    }));
-    let slow = || {
-        series.and_then(|series| straggler(series, view.generation, now)).filter(|_| view.state == JobState::Running)
-    };
+    head.extend(view.batches.as_ref().map(|sizes| ("batches", batches::in_use(sizes, now))));
     // If the batch sizes follow the speeds, a slow worker gets a smaller batch and does not delay the others.
-    head.extend(view.batches.is_none().then(slow).flatten().map(|sentence| ("slow", sentence)));
+    if view.batches.is_none() && view.state == JobState::Running {
+        let slow = series.and_then(|series| straggler(series, view.generation, now));
+        head.extend(slow.map(|sentence| ("slow", sentence)));
+    }
     head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));
     head.extend(view.queued_behind.as_ref().map(|first| ("waits", queued_behind(first))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
@@ -118,8 +115,7 @@ fn replicas_table(replicas: &[ReplicaView], paces: &BTreeMap<ReplicaId, Pace>) -
 
 /// A text such as `3.2 s of at most 10 min for new code; to send the code: client push digits`.
 fn waits_for_code(view: &JobView, since: UnixMillis, now: UnixMillis) -> String {
-    let waited = between(Some(since), Some(now)).map(spelled).unwrap_or_default();
-    let (minutes, name) = (HALT_SECONDS / 60, &view.name);
+    let (waited, minutes, name) = (spelled(now.since(since)), HALT_SECONDS / 60, &view.name);
     format!("{waited} of at most {minutes} min for new code; to send the code: {}", command(&format!("push {name}")))
 }
 

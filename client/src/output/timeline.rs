@@ -156,7 +156,7 @@ fn percent(thousandths: u64) -> String {
 
 /// The time from the submit to `at`. Clocks of agents may differ from the master's clock.
 fn since_submit(timeline: &Timeline, at: UnixMillis) -> String {
-    between(Some(timeline.accepted), Some(at)).map(spelled).unwrap_or_default()
+    spelled(at.since(timeline.accepted))
 }
 
 #[cfg(test)]

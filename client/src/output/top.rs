@@ -71,7 +71,8 @@ fn age(reports: &[ShownReport<'_>], usage: &[&ReplicaUsage], now: UnixMillis) ->
     oldest.map(|at| format!("{} ago", spelled(now.since(at)))).unwrap_or_default()
 }
 
-fn number(count: u64) -> String {
+/// The number. Empty for 0.
+pub(crate) fn number(count: u64) -> String {
     if count == 0 { String::new() } else { count.to_string() }
 }
 

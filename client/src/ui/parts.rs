@@ -14,8 +14,8 @@ use super::series::Series;
 use crate::masters::upstream::{Before, path};
 use crate::output::command_line::command;
 use crate::output::{
-    Colours, exit_or_reason, for_terminal, is_plain, narrate, result_or_queued, status_facts, time, time_per_step,
-    timeline_text, why_text,
+    Colours, exit_or_reason, for_terminal, is_plain, narrate, number, result_or_queued, status_facts, time,
+    time_per_step, timeline_text, why_text,
 };
 
 /// Number of replicas on one page.
@@ -337,11 +337,7 @@ impl ReplicaRows {
                 state: replica.state.as_str(),
                 step: newest.and_then(|progress| progress.step).map(|step| step.to_string()).unwrap_or_default(),
                 time: newest.and_then(time_per_step).unwrap_or_default(),
-                batch: newest
-                    .map(|progress| progress.batch)
-                    .filter(|batch| *batch > 0)
-                    .map(|batch| batch.to_string())
-                    .unwrap_or_default(),
+                batch: newest.map(|progress| number(progress.batch.into())).unwrap_or_default(),
                 note: plain(&exit_or_reason(replica)),
             }
         };

@@ -72,8 +72,8 @@ impl SeriesOfJob {
         // Add no point for a repeated report: such points would displace rare numbers from the output.
         let progress = progress.filter(|progress| kept.is_news(replica, generation, progress));
         if used.is_some() || progress.is_some() {
-            let (cpu_percent, rss_bytes) =
-                (used.and_then(|used| used.cpu_percent), used.map(|used| used.usage.rss_bytes));
+            let cpu_percent = used.as_ref().and_then(|used| used.cpu_percent);
+            let rss_bytes = used.map(|used| used.rss_bytes);
             let point = SeriesPoint { at: now, generation, progress, cpu_percent, rss_bytes };
             let added = Added { at: kept.next(now), point };
             kept.push(replica, added);

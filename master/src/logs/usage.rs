@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::agent::{RunState, RunStatus};
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::usage::{ReplicaUsage, Usage};
 
 use crate::mutex::Mutex;
@@ -14,25 +14,25 @@ use crate::mutex::Mutex;
 pub(super) struct UsageOfJob(Mutex<BTreeMap<ReplicaId, Option<NewestUsage>>>);
 
 /// The numbers of one run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NewestUsage {
-    generation: Generation,
-    at: UnixMillis,
-    pub(super) usage: Usage,
-    pub(super) cpu_percent: Option<u32>,
+#[derive(Debug)]
+struct NewestUsage {
+    cpu_us: u64,
+    shown: ReplicaUsage,
 }
 
 impl UsageOfJob {
     /// Notes the usage in this status, and returns this usage, unless the previous usage is too recent. Forgets the
     /// usage of a run that has ended.
-    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) -> Option<NewestUsage> {
+    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) -> Option<ReplicaUsage> {
         let mut all = self.0.lock();
         match status.state {
             RunState::Running | RunState::Stopping => {
                 let newest = all.entry(replica).or_default();
-                let new = NewestUsage::after(newest.as_ref(), status.generation?, status.usage?, now)?;
-                *newest = Some(new);
-                Some(new)
+                let Usage { cpu_us, rss_bytes, memory_limit } = status.usage?;
+                let generation = status.generation?;
+                let shown = ReplicaUsage { replica, at: now, generation, cpu_percent: None, rss_bytes, memory_limit };
+                let new = NewestUsage::after(newest.as_ref(), cpu_us, shown)?;
+                Some(newest.insert(new).shown.clone())
             }
             RunState::Idle | RunState::Configured | RunState::Exited => {
                 all.remove(&replica);
@@ -53,12 +53,7 @@ impl UsageOfJob {
 
     /// The newest numbers.
     pub(super) fn shown(&self) -> Vec<ReplicaUsage> {
-        let shown = |(replica, newest): (&ReplicaId, &Option<NewestUsage>)| {
-            let NewestUsage { generation, at, usage, cpu_percent } = (*newest)?;
-            let Usage { cpu_us: _, rss_bytes, memory_limit } = usage;
-            Some(ReplicaUsage { replica: *replica, at, generation, cpu_percent, rss_bytes, memory_limit })
-        };
-        self.0.lock().iter().filter_map(shown).collect()
+        self.0.lock().values().flatten().map(|newest| newest.shown.clone()).collect()
     }
 }
 
@@ -69,17 +64,23 @@ const WINDOW_MIN: Duration = Duration::from_millis(500);
 impl NewestUsage {
     /// The new numbers. If `before` is of the same run, they include the percentage of processor time since `before`.
     /// `None` if less than [`WINDOW_MIN`] has passed since `before`.
-    fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Option<Self> {
-        let new = Self { generation, at: now, usage, cpu_percent: None };
-        let Some(before) = before.filter(|before| before.generation == generation) else { return Some(new) };
-        let elapsed = now.since(before.at);
-        let percent = || u128::from(usage.cpu_us.saturating_sub(before.usage.cpu_us)) * 100 / elapsed.as_micros();
-        (elapsed >= WINDOW_MIN).then(|| Self { cpu_percent: Some(u32::try_from(percent()).unwrap_or(u32::MAX)), ..new })
+    fn after(before: Option<&Self>, cpu_us: u64, mut shown: ReplicaUsage) -> Option<Self> {
+        if let Some(before) = before.filter(|before| before.shown.generation == shown.generation) {
+            let elapsed = shown.at.since(before.shown.at);
+            if elapsed < WINDOW_MIN {
+                return None;
+            }
+            let percent = u128::from(cpu_us.saturating_sub(before.cpu_us)) * 100 / elapsed.as_micros();
+            shown.cpu_percent = Some(u32::try_from(percent).unwrap_or(u32::MAX));
+        }
+        Some(Self { cpu_us, shown })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::Generation;
+
     use super::*;
 
     fn status(state: RunState, sequence: u32, cpu_us: u64) -> RunStatus {
