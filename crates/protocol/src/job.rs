@@ -27,14 +27,16 @@ use crate::tf_config::TfConfigOptions;
 pub const DEFAULT_WORKER_NUM: u32 = 2;
 
 /// A request for a job. Absent fields get defaults, some of which depend on the strategy.
-#[skip_serializing_none]
+#[serde_with::apply(_ => #[serde(default, skip_serializing_if = "crate::is_default")])]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
     /// The job's name.
+    #[serde_with(skip_apply)]
     pub name: JobName,
     /// How the replicas train together.
+    #[serde_with(skip_apply)]
     pub strategy: Strategy,
     /// Number of workers; default 2. With `worker_min`, the maximum. 0 is allowed only with AllReduce and a chief.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
@@ -62,40 +64,30 @@ pub struct JobRequest {
     /// Path of the script in the job's folder; default exec.py.
     pub script: Option<ScriptPath>,
     /// Arguments for the script.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Environment variables for every replica.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
     /// Names of variables in `env` that are allowed although they make a program load or run other code, such as
     /// `LD_PRELOAD`.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
     /// Options for the job's pods. Only with Kubernetes.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pod: PodOptions,
     /// Groups of replicas with their own pod options. If a role has groups, they must contain all replicas of the role.
     /// Replicas without a group have the options in `pod`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How the samples of each step are divided among the workers.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub tf_config: TfConfigOptions,
     /// Numbers to read from the output of the first replica that trains, by name. At most 8, with names of at most 64
     /// bytes.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub metrics: BTreeMap<String, Pattern>,
     /// The launcher whose file or command described the job. Absent: Muster.
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub run_policy: RunPolicy,
     /// Where the job came from.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub about: About,
 }
 

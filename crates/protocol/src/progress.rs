@@ -19,35 +19,27 @@ pub const VALUE_NAME_BYTES: usize = 64;
 /// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals since the run began,
 /// or since the batch sizes last changed. The totals leave out the first step of this period, and the steps with the
 /// short last batch of an epoch. Only reports of one start with an equal `split` can be compared.
-#[skip_serializing_none]
+#[serde_with::apply(_ => #[serde(default, skip_serializing_if = "crate::is_default")])]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
     /// The last step by the script's own count. Absent before the first step.
     pub step: Option<u64>,
     /// The version of the batch sizes of all replicas. Version 0 is the sizes with which the start began.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub split: u64,
     /// This replica's number of samples in a full step with these sizes.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub batch: u32,
     /// The version of the newest sizes that the script has received; 0 if there are none.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub noticed: u64,
     /// Total number of steps.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub steps: u64,
     /// Total number of samples of this replica.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub samples: u64,
     /// Total microseconds of the replica's own computation; 0 if the script does not measure its computation.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub compute_us: u64,
     /// Total microseconds of the steps.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub wall_us: u64,
     /// The newest values that the script has logged, such as its loss.
-    #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub values: Values,
     /// The last step whose state the script has saved or restored. Absent if it is unknown.
     pub saved: Option<u64>,

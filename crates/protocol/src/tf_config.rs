@@ -13,18 +13,16 @@ use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
 
 /// How TF_CONFIG differs from the usual form.
+#[serde_with::apply(_ => #[serde(skip_serializing_if = "crate::is_default")])]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TfConfigOptions {
     /// Whether a job with one replica has no TF_CONFIG.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub omit_single: bool,
     /// Whether the chief is called `master`, as in TensorFlow 1.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub chief_is_master: bool,
     /// Further keys and their values, such as `environment`.
-    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub extra: serde_json::Map<String, Value>,
 }
@@ -73,16 +71,13 @@ pub fn members_max(options: &TfConfigOptions, global_batch: Option<u32>) -> u32 
 
 /// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not
 /// members, because TensorFlow would wait for them.
+#[serde_with::apply(_ => #[serde(default, skip_serializing_if = "Vec::is_empty")])]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TfCluster {
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     chief: Vec<String>,
     /// The chief under its name in TensorFlow 1.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     master: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     worker: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ps: Vec<String>,
 }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_with::skip_serializing_none;
 
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
@@ -42,7 +41,7 @@ pub struct TfJobRequest {
 }
 
 /// What a caller adds to a TFJob.
-#[skip_serializing_none]
+#[serde_with::apply(_ => #[serde(skip_serializing_if = "crate::is_default")])]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -50,13 +49,10 @@ pub struct TfJobOptions {
     /// The namespace, instead of the namespace in the document.
     pub namespace: Option<String>,
     /// Whether containers may run as root.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
     /// Further variables for every replica.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
     /// Variables that are allowed although they make a program load or run other code.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
     /// Maximum restarts, instead of `backoffLimit`.
     pub max_restarts: Option<u32>,

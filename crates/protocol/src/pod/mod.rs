@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 pub use self::amount::{Amount, MemorySize, bytes_of_quantity, thousandths};
 pub use self::names::{LabelKey, LabelValue, ObjectName};
@@ -21,7 +20,7 @@ pub use self::toleration::{TaintEffect, Toleration};
 pub use self::volume::{Volume, VolumeSource};
 
 /// Options for every pod of a job.
-#[skip_serializing_none]
+#[serde_with::apply(_ => #[serde(skip_serializing_if = "crate::is_default")])]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -35,16 +34,12 @@ pub struct PodOptions {
     /// Size of /dev/shm, a folder in memory; default 64 MiB.
     pub shm: Option<MemorySize>,
     /// Volumes to mount.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
     /// Secrets whose keys become environment variables.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env_secrets: Vec<ObjectName>,
     /// Labels that a node must have.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<LabelKey, LabelValue>,
     /// Taints to tolerate.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// Name of the PriorityClass.
     pub priority_class: Option<ObjectName>,
@@ -56,7 +51,6 @@ pub struct PodOptions {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     pub termination_grace_seconds: Option<NonZeroU32>,
     /// Whether the image may run as root.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
     /// The UNIX user of the pods' processes. The default is the image's own user, or 65532 if the job brings its code.
     pub run_as: Option<RunAs>,
