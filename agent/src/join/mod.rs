@@ -3,17 +3,18 @@
 //! again after its machine was cut off, or when a new master has replaced the old master.
 
 mod call;
-mod port;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use listener::ReservedPort;
 use protocol::error::ErrorCode;
 use protocol::join::{JoinAnswer, JoinRequest, Left, pause};
 use protocol::lease::Lease;
-use protocol::routes::{AGENT_PORT, MASTER_PORT};
+use protocol::routes::{AGENT_PORT, LOCAL_TENSORFLOW_PORTS, MASTER_PORT};
 use protocol::run_policy::LEASE_SECONDS;
 use protocol::view::JobState;
 use tokio::sync::{oneshot, watch};
@@ -26,7 +27,6 @@ use crate::config::join::{Endpoint, Join, JoinOptions};
 use crate::run::{AgentEnd, Command};
 use crate::token::{Access, TokenHash};
 use call::{CallError, MasterOfJob};
-use port::ReservedPort;
 
 /// How long an agent tries to tell the master that it ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
@@ -52,7 +52,7 @@ impl JoiningMachine {
             Some(given) => resolve(given, AGENT_PORT).context("--address")?,
             None => own_address(&join.master).context("find this machine's address (--address)")?,
         };
-        let tensorflow = port::claim().context("find a free port for TensorFlow")?;
+        let tensorflow = ReservedPort::first_free(LOCAL_TENSORFLOW_PORTS).context("find a free port for TensorFlow")?;
         Ok(Self { join, address, tensorflow, token: watch::Sender::new(None) })
     }
 
@@ -102,7 +102,7 @@ impl Joining {
         let message = JoinRequest {
             boot_id: agent.status.borrow().boot_id.clone(),
             address,
-            tensorflow_port: tensorflow.port(),
+            tensorflow_port: NonZeroU16::new(tensorflow.port()).expect("the range does not begin with 0"),
             workers,
             lease_seconds,
             max_restarts,

@@ -1,6 +1,7 @@
 //! Serves HTTP/1 on a socket. Each connection must send the head of a request soon, and the number of connections is
 //! limited. The programs own their routes, and decide when a connection may be closed to make room for another.
 
+mod reserved;
 mod seats;
 
 use std::convert::Infallible;
@@ -23,6 +24,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
+pub use reserved::ReservedPort;
 use seats::ConnectionTable;
 pub use seats::{ConnectionSeat, SeatChange};
 

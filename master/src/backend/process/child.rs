@@ -12,6 +12,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use job::observation::{Addresses, PodState};
+use listener::ReservedPort;
 use protocol::agent::ExitOutcome;
 use protocol::env::{MUSTER_SCRIPT_PREFIX, MUSTER_TOKEN_SHA256};
 use protocol::group::Template;
@@ -22,7 +23,6 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::force::kill_tree;
-use super::ports::Claim;
 use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
 use crate::host::files::lacks_room;
@@ -129,7 +129,7 @@ pub(super) struct Started {
     child: Child,
     /// The child's stdin, taken out of `child`: otherwise, a wait for the child would close the stdin.
     lifeline: Option<ChildStdin>,
-    claim: Claim,
+    claim: ReservedPort,
 }
 
 /// Starts the agent of one pod.

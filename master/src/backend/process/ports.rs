@@ -1,16 +1,10 @@
-//! Ports for TensorFlow on one machine. TensorFlow's server always binds every interface, so each replica needs its own
-//! port. Some seconds pass after the master has chosen the port and before the server binds it.
-//!
-//! In this time, a claim reserves the port by the kernel's rules (Linux, `inet_csk_get_port`). First the claim binds a
-//! socket without SO_REUSEADDR, which fails if the port is in use. Then the claim sets SO_REUSEADDR on this socket.
-//! From then on, only a server that sets SO_REUSEADDR itself, as gRPC does, can bind the same port and listen.
+//! Ports for TensorFlow on the master's machine.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use listener::ReservedPort;
 use protocol::routes::LOCAL_TENSORFLOW_PORTS;
-use socket2::{Domain, Socket, Type};
 
 /// The lowest port to claim. By default, the ports that Linux chooses itself begin at [`EPHEMERAL`].
 const LOWEST: u16 = LOCAL_TENSORFLOW_PORTS.start;
@@ -20,13 +14,6 @@ const EPHEMERAL: u16 = LOCAL_TENSORFLOW_PORTS.end;
 #[derive(Debug)]
 pub(super) struct Ports {
     next: AtomicU16,
-}
-
-/// One port. Until the claim is dropped, only a server that sets SO_REUSEADDR can use the port.
-#[derive(Debug)]
-pub(super) struct Claim {
-    _socket: Socket,
-    port: u16,
 }
 
 impl Ports {
@@ -41,15 +28,8 @@ impl Ports {
     ///
     /// # Errors
     /// Fails if every port of the range is in use, or if a socket cannot be bound for another reason.
-    pub(super) fn claim(&self) -> io::Result<Claim> {
-        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-        for _ in LOWEST..EPHEMERAL {
-            match bind(self.advance()) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
-                done => return done,
-            }
-        }
-        Err(last)
+    pub(super) fn claim(&self) -> io::Result<ReservedPort> {
+        ReservedPort::first_free((LOWEST..EPHEMERAL).map(|_| self.advance()))
     }
 
     fn advance(&self) -> u16 {
@@ -60,33 +40,9 @@ impl Ports {
     }
 }
 
-impl Claim {
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-}
-
-fn bind(port: u16) -> io::Result<Claim> {
-    // Binds every interface for IPv6 and IPv4, like TensorFlow's own server. Without IPv6, binds only for IPv4.
-    let socket = match Socket::new(Domain::IPV6, Type::STREAM, None) {
-        Ok(socket) => {
-            socket.set_only_v6(false)?;
-            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
-            socket
-        }
-        Err(_) => {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
-            socket
-        }
-    };
-    socket.set_reuse_address(true)?;
-    Ok(Claim { _socket: socket, port })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
 
@@ -94,7 +50,7 @@ mod tests {
     fn only_a_server_with_so_reuseaddr_can_bind_a_claimed_port() {
         let ports = Ports::new(1);
         let claim = ports.claim().expect("no port is free");
-        let taken = bind(claim.port()).map(|claim| claim.port()).map_err(|error| error.kind());
+        let taken = ReservedPort::first_free([claim.port()]).map(|claim| claim.port()).map_err(|error| error.kind());
         assert_eq!(taken, Err(io::ErrorKind::AddrInUse));
         // The standard library's listener sets SO_REUSEADDR, as gRPC's does.
         let server = TcpListener::bind((Ipv4Addr::UNSPECIFIED, claim.port())).expect("cannot listen");
@@ -104,9 +60,9 @@ mod tests {
     #[test]
     fn claimed_ports_are_distinct_and_below_the_ephemeral_range() {
         let (one, two) = (Ports::new(7), Ports::new(7));
-        let claims: Vec<Claim> =
+        let claims: Vec<ReservedPort> =
             (0..40).map(|n| if n % 2 == 0 { one.claim() } else { two.claim() }).map(Result::unwrap).collect();
-        let mut numbers: Vec<u16> = claims.iter().map(Claim::port).collect();
+        let mut numbers: Vec<u16> = claims.iter().map(ReservedPort::port).collect();
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), 40);
