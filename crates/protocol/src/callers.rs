@@ -3,6 +3,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::ensure::ensure;
+
 /// Who may send requests to a program without a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
@@ -34,9 +36,7 @@ impl Callers {
     /// Checks a request without a token. `target` is the host in the request's target, if it names one, as in
     /// `GET http://HOST/create` (RFC 9112, 3.2.2). `headers` are names in lower case, and values.
     pub fn check(self, target: Option<&str>, headers: &[(&str, &[u8])]) -> Result<(), ForeignRequest> {
-        if headers.iter().any(|(name, value)| is_of_browsers(name, value)) {
-            return Err(ForeignRequest::Browser);
-        }
+        ensure!(!headers.iter().any(|(name, value)| is_of_browsers(name, value)), ForeignRequest::Browser);
         match self {
             Self::ThisMachine if !target.is_none_or(is_this_machine) || !is_addressed_to_this_machine(headers) => {
                 Err(ForeignRequest::OtherHost)

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::ensure::ensure;
+
 /// A duration of whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WholeSeconds(pub u32);
@@ -25,9 +27,7 @@ impl FromStr for WholeSeconds {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let time = humantime::parse_duration(text).map_err(|_| BadDuration::Shape)?;
-        if time.subsec_nanos() != 0 {
-            return Err(BadDuration::Fraction);
-        }
+        ensure!(time.subsec_nanos() == 0, BadDuration::Fraction);
         time.as_secs().try_into().map(Self).map_err(|_| BadDuration::TooLong)
     }
 }

@@ -14,6 +14,7 @@ pub mod deletion;
 pub mod dry_run;
 pub mod duration;
 pub mod elastic;
+mod ensure;
 pub mod env;
 pub mod error;
 pub mod expansion;

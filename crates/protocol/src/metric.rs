@@ -6,6 +6,9 @@ use std::str::FromStr;
 use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::serde_as_string;
+use crate::ensure::ensure;
+
 /// Maximum bytes of a [`Pattern`].
 pub const PATTERN_BYTES: usize = 256;
 
@@ -48,9 +51,7 @@ impl FromStr for Pattern {
     type Err = BadPattern;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.len() > PATTERN_BYTES {
-            return Err(BadPattern::Long(text.len()));
-        }
+        ensure!(text.len() <= PATTERN_BYTES, BadPattern::Long(text.len()));
         let regex = RegexBuilder::new(text)
             .size_limit(COMPILED_BYTES)
             .build()
@@ -63,19 +64,13 @@ impl FromStr for Pattern {
     }
 }
 
-impl TryFrom<String> for Pattern {
-    type Error = BadPattern;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
     }
 }
 
-impl From<Pattern> for String {
-    fn from(pattern: Pattern) -> Self {
-        pattern.0.as_str().to_owned()
-    }
-}
+serde_as_string!(Pattern);
 
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {

@@ -1,6 +1,7 @@
 //! The batches of a job: their sum, bounds and first weights, and the rules that they follow.
 
 use crate::batching::{BATCH_SIZE_LIST_KEY, BadBatching, BatchBounds, Batching, GLOBAL_BATCH_MAX};
+use crate::ensure::ensure;
 use crate::group::Group;
 use crate::ids::{ReplicaId, Role};
 use crate::job::{JobSpec, SpecError};
@@ -87,32 +88,23 @@ impl JobSpec {
         if self.batching == Batching::default() && self.groups.iter().all(|group| group.batch.is_none()) {
             return Ok(());
         }
-        if self.tf_config.extra.contains_key(BATCH_SIZE_LIST_KEY) {
-            return Err(SpecError::ComputedKey(BATCH_SIZE_LIST_KEY));
-        }
+        ensure!(!self.tf_config.extra.contains_key(BATCH_SIZE_LIST_KEY), SpecError::ComputedKey(BATCH_SIZE_LIST_KEY));
         let has_no_batch = |group: &&Group| group.batch.is_some() && !self.has_batch(group.role);
         if let Some(group) = self.groups.iter().find(has_no_batch) {
             return Err(BadBatching::Role(group.role).into());
         }
         let global = self.global_batch().ok_or(BadBatching::NoGlobal)?;
-        if !(1..=GLOBAL_BATCH_MAX).contains(&global) {
-            return Err(BadBatching::Global(global).into());
-        }
+        ensure!((1..=GLOBAL_BATCH_MAX).contains(&global), BadBatching::Global(global).into());
         let multiple = self.batching.unit();
-        if multiple == 0 || !global.is_multiple_of(multiple) {
-            return Err(BadBatching::Multiple { global, multiple }.into());
-        }
+        ensure!(multiple > 0 && global.is_multiple_of(multiple), BadBatching::Multiple { global, multiple }.into());
         let fits = members_max(&self.tf_config, Some(global)).saturating_sub(self.ps_num + self.chief_num);
-        if self.worker_num > fits {
-            return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
-        }
+        ensure!(self.worker_num <= fits, SpecError::TooManyWorkers { asked: self.worker_num, fits });
         self.check_bounds(global, multiple)?;
         let with_gpus =
             self.training_places().filter(|place| self.gpus_of(*place).is_some_and(|gpus| gpus > 0)).count();
         let is_open = self.training_places().any(|place| self.batch_of_group(place).is_none());
-        if is_open && with_gpus > 0 && with_gpus < self.training_places().count() {
-            return Err(BadBatching::SomeGpus.into());
-        }
+        let have_only_some_gpus = with_gpus > 0 && with_gpus < self.training_places().count();
+        ensure!(!is_open || !have_only_some_gpus, BadBatching::SomeGpus.into());
         Ok(())
     }
 
@@ -120,17 +112,13 @@ impl JobSpec {
         let (mut least, mut most) = (vec![], vec![]);
         for place in self.training_places() {
             let bounds @ BatchBounds { min, max } = self.batch_bounds(place, global, 1);
-            if min == 0 || min > max {
-                return Err(BadBatching::Bounds { min, max });
-            }
+            ensure!(min > 0 && min <= max, BadBatching::Bounds { min, max });
             let (low, high) = bounds.in_multiples(multiple).ok_or(BadBatching::NoMultiple { min, max, multiple })?;
             least.push(u64::from(low) * u64::from(multiple));
             most.push(u64::from(high) * u64::from(multiple));
         }
         let sum = least.iter().sum();
-        if sum > u64::from(global) {
-            return Err(BadBatching::TooSmall { global, workers: least.len(), sum });
-        }
+        ensure!(sum <= u64::from(global), BadBatching::TooSmall { global, workers: least.len(), sum });
         // The fewest workers may be those with the smallest maxima. A chief is never absent.
         let chiefs = most.len() - self.worker_num as usize;
         most[chiefs..].sort_unstable();

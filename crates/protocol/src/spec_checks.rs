@@ -1,5 +1,6 @@
 //! The rules that every [`JobSpec`] follows.
 
+use crate::ensure::ensure;
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
 use crate::group::{self, GROUPS_MAX, Template};
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
@@ -19,16 +20,10 @@ impl JobSpec {
             (Strategy::ParameterServer, 0) => return Err(SpecError::NoPs),
             (Strategy::AllReduce, 0) | (Strategy::ParameterServer, 1..) => {}
         }
-        if self.chief_num > 1 {
-            return Err(SpecError::ChiefNum(self.chief_num));
-        }
-        if self.evaluator_num > 1 {
-            return Err(SpecError::EvaluatorNum(self.evaluator_num));
-        }
+        ensure!(self.chief_num <= 1, SpecError::ChiefNum(self.chief_num));
+        ensure!(self.evaluator_num <= 1, SpecError::EvaluatorNum(self.evaluator_num));
         // A chief can train alone. A chief with parameter servers needs at least one worker.
-        if self.worker_num == 0 && (self.chief_num == 0 || self.ps_num > 0) {
-            return Err(SpecError::NoWorkers);
-        }
+        ensure!(self.worker_num > 0 || self.chief_num > 0 && self.ps_num == 0, SpecError::NoWorkers);
         match self.worker_min {
             Some(0) => return Err(SpecError::NoWorkers),
             Some(min) if min > self.worker_num => {
@@ -63,18 +58,14 @@ impl JobSpec {
             return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
         }
         let fits = room.saturating_sub(self.worker_num);
-        if self.ps_num > fits {
-            return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
-        }
+        ensure!(self.ps_num <= fits, SpecError::TooManyPs { asked: self.ps_num, fits });
         Ok(())
     }
 
     /// Checks that the groups of a role contain all replicas of the role, and that each group is valid. Also checks the
     /// additional keys of TF_CONFIG.
     pub(crate) fn check_groups(&self) -> Result<(), SpecError> {
-        if self.groups.len() > GROUPS_MAX {
-            return Err(SpecError::TooManyGroups(self.groups.len()));
-        }
+        ensure!(self.groups.len() <= GROUPS_MAX, SpecError::TooManyGroups(self.groups.len()));
         for role in Role::ALL {
             let replicas = self.count(role);
             if let Some(grouped) = group::count(&self.groups, role).filter(|grouped| *grouped != replicas) {
@@ -86,19 +77,16 @@ impl JobSpec {
         }
         for (place, group) in self.groups.iter().enumerate() {
             let number = place + 1;
-            if group.count == 0 {
-                return Err(SpecError::EmptyGroup(number));
-            }
+            ensure!(group.count > 0, SpecError::EmptyGroup(number));
             if let Some(place) = group.command.iter().position(|word| word.contains('\0')) {
                 return Err(SpecError::NulInArgument(place + 1));
             }
             let Some(template) = &group.template else { continue };
-            if template.tf_port == 0 || template.tf_port == AGENT_PORT {
-                return Err(SpecError::GroupPort { group: number, port: template.tf_port });
-            }
-            if template.container.is_empty() || !template.pod.is_object() {
-                return Err(SpecError::NoTemplate(number));
-            }
+            ensure!(
+                template.tf_port != 0 && template.tf_port != AGENT_PORT,
+                SpecError::GroupPort { group: number, port: template.tf_port }
+            );
+            ensure!(!template.container.is_empty() && template.pod.is_object(), SpecError::NoTemplate(number));
         }
         Ok(())
     }
@@ -122,20 +110,14 @@ impl JobSpec {
             lease_seconds,
             ..
         } = &self.run_policy;
-        if *start_timeout_seconds == 0 {
-            return Err(SpecError::NoTime("start-timeout"));
-        }
-        if *deadline_seconds == Some(0) {
-            return Err(SpecError::NoTime("deadline"));
-        }
+        ensure!(*start_timeout_seconds > 0, SpecError::NoTime("start-timeout"));
+        ensure!(*deadline_seconds != Some(0), SpecError::NoTime("deadline"));
         match *lease_seconds {
             0 => return Err(SpecError::NoTime("lease")),
             long if long > LEASE_SECONDS_MAX => return Err(SpecError::LongLease(long)),
             _ => {}
         }
-        if *on_failure == OnFailure::Wait && !self.takes_new_code() {
-            return Err(SpecError::WaitWithoutCode);
-        }
+        ensure!(*on_failure != OnFailure::Wait || self.takes_new_code(), SpecError::WaitWithoutCode);
         if let Some(Preload::Modules(modules)) = preload
             && modules.len() > MODULES_MAX
         {
@@ -158,9 +140,7 @@ impl JobSpec {
     }
 
     pub(crate) fn check_metrics(&self) -> Result<(), SpecError> {
-        if self.metrics.len() > VALUES_MAX {
-            return Err(SpecError::TooManyMetrics(self.metrics.len()));
-        }
+        ensure!(self.metrics.len() <= VALUES_MAX, SpecError::TooManyMetrics(self.metrics.len()));
         match self.metrics.keys().find(|name| !is_value_name(name)) {
             Some(name) => Err(SpecError::MetricName(name.chars().take(VALUE_NAME_BYTES).collect())),
             None => Ok(()),
@@ -169,9 +149,7 @@ impl JobSpec {
 
     pub(crate) fn check_inputs(&self) -> Result<(), SpecError> {
         for (name, value) in &self.env {
-            if name.is_reserved() {
-                return Err(SpecError::ReservedEnv(name.clone()));
-            }
+            ensure!(!name.is_reserved(), SpecError::ReservedEnv(name.clone()));
             name.check_value(value)?;
         }
         if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
@@ -186,16 +164,12 @@ impl JobSpec {
         if let Some(long) = arguments.find(|arg| arg.len() >= ENTRY_LIMIT) {
             return Err(SpecError::LongArgument { bytes: long.len() });
         }
-        if bytes > INPUT_BYTES_MAX {
-            return Err(SpecError::TooMuchInput { bytes });
-        }
+        ensure!(bytes <= INPUT_BYTES_MAX, SpecError::TooMuchInput { bytes });
         if !self.groups.is_empty() || !is_default(&self.tf_config) || self.origin.is_some() {
             // The conversion cannot fail, because all keys are strings.
             let parts = (&self.groups, &self.tf_config, &self.origin);
             let of_groups = serde_json::to_string(&parts).map_or(0, |json| json.len());
-            if bytes + of_groups > INPUT_BYTES_MAX {
-                return Err(SpecError::GroupsTooLarge { bytes: bytes + of_groups });
-            }
+            ensure!(bytes + of_groups <= INPUT_BYTES_MAX, SpecError::GroupsTooLarge { bytes: bytes + of_groups });
         }
         match (&self.work_dir, &self.code) {
             (Some(dir), _) if !dir.is_absolute() => Err(SpecError::RelativeWorkDir(dir.clone())),

@@ -16,6 +16,7 @@ pub use self::blobs::{BlobError, BlobPart, BlobReader};
 pub use self::path::{BadCodePath, CodePath, SCRIPT, ScriptPath};
 pub use self::syntax::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use crate::as_text::serde_as_string;
+use crate::ensure::ensure;
 
 /// The folder for Muster's own files in a working directory. Paths of code in this folder are invalid.
 pub const OWN_FOLDER: &str = ".muster";
@@ -179,13 +180,9 @@ impl TryFrom<ManifestWire> for Manifest {
 impl Manifest {
     /// Sorts the files and checks them together.
     pub fn new(mut files: Vec<CodeFile>) -> Result<Self, BadManifest> {
-        if files.len() > CODE_FILES_MAX {
-            return Err(BadManifest::TooManyFiles(files.len()));
-        }
+        ensure!(files.len() <= CODE_FILES_MAX, BadManifest::TooManyFiles(files.len()));
         let bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size));
-        if bytes > CODE_BYTES_MAX {
-            return Err(BadManifest::TooLarge(bytes));
-        }
+        ensure!(bytes <= CODE_BYTES_MAX, BadManifest::TooLarge(bytes));
         files.sort_by(|one, other| one.path.cmp(&other.path));
         check_paths(&files)?;
         let manifest = Self { files };
