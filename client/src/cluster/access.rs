@@ -4,6 +4,7 @@ use futures_util::future::try_join_all;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::Api;
 use kube::api::PostParams;
+use protocol::text::parted;
 
 use super::rights::{ASK_RIGHTS, GET_SECRET, Right};
 use super::{Cluster, MUSTER};
@@ -28,14 +29,13 @@ pub(super) async fn missing(cluster: &Cluster, rights: impl IntoIterator<Item = 
 
 async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, Error> {
     let Right { verb, group, resource } = right;
-    let (resource, subresource) =
-        resource.split_once('/').map_or((resource, None), |(resource, part)| (resource, Some(part.to_owned())));
+    let (resource, subresource) = parted(resource, '/');
     let attributes = ResourceAttributes {
         namespace: Some(cluster.namespace().to_owned()),
         verb: Some(verb.to_owned()),
         group: Some(group.to_owned()),
         resource: Some(resource.to_owned()),
-        subresource,
+        subresource: subresource.map(str::to_owned),
         // Names the Secret, because the user's right may be limited to this Secret.
         name: (right == GET_SECRET).then(|| MUSTER.to_owned()),
         ..ResourceAttributes::default()

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::as_text::serde_as_string;
+use crate::text::parted;
 
 /// Maximum characters of a repository's name, host included.
 const NAME_MAX: usize = 255;
@@ -99,10 +100,7 @@ impl FromStr for ImageRef {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || BadImageRef(text.chars().take(80).collect());
-        let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => (rest, Some(digest)),
-            None => (text, None),
-        };
+        let (rest, digest) = parted(text, '@');
         let (repository, tag) = match rest.rsplit_once(':') {
             // A colon before a slash separates the port.
             Some((repository, tag)) if !tag.contains('/') => (repository, Some(tag)),
@@ -152,10 +150,7 @@ fn is_host(text: &str) -> bool {
         let is_ipv6 = !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
         return is_ipv6 && (rest.is_empty() || rest.strip_prefix(':').is_some_and(port_ok));
     }
-    let (name, port) = match text.split_once(':') {
-        Some((name, port)) => (name, Some(port)),
-        None => (text, None),
-    };
+    let (name, port) = parted(text, ':');
     let is_marked = name.contains('.') || name == "localhost" || name.bytes().any(|b| b.is_ascii_uppercase());
     let looks_like_one = port.is_some() || is_marked;
     let label = |label: &str| {

@@ -21,6 +21,11 @@ pub fn beginning(text: &str, room: usize) -> &str {
     cut.map_or(text, |(cut, _)| &text[..cut])
 }
 
+/// The text before the first `separator`, and the text after it if there is one.
+pub fn parted(text: &str, separator: char) -> (&str, Option<&str>) {
+    text.split_once(separator).map_or((text, None), |(before, after)| (before, Some(after)))
+}
+
 /// The first sentence of `text`, with its full stop.
 pub fn first_sentence(text: &str) -> &str {
     text.find(". ").map_or(text, |at| &text[..=at])

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BadValue, LabelKey, LabelValue, bad};
 use crate::as_text::{names, serde_as_string};
+use crate::text::parted;
 
 /// A taint to tolerate: `KEY[=VALUE][:EFFECT]`, in the notation of `kubectl taint`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,16 +45,11 @@ impl FromStr for Toleration {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || bad(text, "toleration", TOLERATION_FORM);
-        let (taint, effect) = match text.split_once(':') {
-            Some((taint, effect)) => {
-                (taint, Some(TaintEffect::ALL.into_iter().find(|known| known.as_str() == effect).ok_or_else(bad)?))
-            }
-            None => (text, None),
-        };
-        let (key, value) = match taint.split_once('=') {
-            Some((key, value)) => (key, Some(value.parse().map_err(|_| bad())?)),
-            None => (taint, None),
-        };
+        let (taint, effect) = parted(text, ':');
+        let named = |name: &str| TaintEffect::ALL.into_iter().find(|known| known.as_str() == name).ok_or_else(bad);
+        let effect = effect.map(named).transpose()?;
+        let (key, value) = parted(taint, '=');
+        let value = value.map(str::parse).transpose().map_err(|_| bad())?;
         Ok(Self { key: key.parse().map_err(|_| bad())?, value, effect })
     }
 }
