@@ -27,10 +27,7 @@ use crate::ending::exit::Exit;
 use crate::image;
 use crate::master::patience::persist;
 use crate::masters::which_master::{running_master, with_namespace};
-use crate::output::Format;
-use crate::output::command_line;
-use crate::output::narrate;
-use crate::output::{Data, Notes, Output};
+use crate::output::{Data, Format, Notes, Output, command_line, narrate};
 use crate::request;
 use crate::request::tfjob::{self, FileObject};
 

@@ -14,8 +14,7 @@ use crate::ending::exit::Exit;
 use crate::image;
 use crate::master::local_checks;
 use crate::masters::which_master::{Masters, through_cluster};
-use crate::output::{Check, CheckVerdict};
-use crate::output::{Data, Notes, checks_text};
+use crate::output::{Check, CheckVerdict, Data, Notes, checks_text};
 
 pub(super) async fn run(
     args: DoctorArgs,

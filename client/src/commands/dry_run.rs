@@ -14,9 +14,7 @@ use super::order::Order;
 use crate::args::Checker;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::output::Format;
-use crate::output::narrate;
-use crate::output::{Output, yaml};
+use crate::output::{Format, Output, narrate, yaml};
 
 /// Lets the master check an order if `checker` is the server.
 pub(super) async fn check(

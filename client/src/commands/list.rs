@@ -15,9 +15,8 @@ use crate::ending::exit::Exit;
 use crate::master::patience::observe;
 use crate::masters::past;
 use crate::masters::upstream::Upstream;
-use crate::output::Format;
 use crate::output::command_line::command;
-use crate::output::{Data, Notes, jobs_table};
+use crate::output::{Data, Format, Notes, jobs_table};
 
 /// The jobs of a master, or of all local masters. With `--all`, also the jobs of the history.
 pub(super) async fn run(config: &ClientConfig, args: &ListArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {

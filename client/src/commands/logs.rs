@@ -20,9 +20,7 @@ use crate::ending::exit::Exit;
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, follow, tell_end};
 use crate::masters::finder::{Finder, JobPlace};
-use crate::output::Format;
-use crate::output::narrate;
-use crate::output::{Data, LogLines, Notes};
+use crate::output::{Data, Format, LogLines, Notes, narrate};
 
 pub(super) async fn run(finder: &Finder, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     match finder.locate(&args.job.name, notes).await? {

@@ -10,8 +10,7 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::masters::finder::ShownJob;
 use crate::masters::which_master::Masters;
-use crate::output::Format;
-use crate::output::{Data, stacks_text, status_text, tfjobs_table, timeline_text, why_text, yaml};
+use crate::output::{Data, Format, stacks_text, status_text, tfjobs_table, timeline_text, why_text, yaml};
 
 /// Approximate number of reports that `status` reads, of all scripts together.
 const REPORTS: usize = 2048;

@@ -23,9 +23,7 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::patience::persist;
 use crate::masters::which_master::{Masters, running_master, with_namespace};
-use crate::output::Format;
-use crate::output::command_line;
-use crate::output::{Data, Notes, Output};
+use crate::output::{Data, Format, Notes, Output, command_line};
 use crate::request::spawn::{self, Inputs, Tag};
 use crate::request::unreadable;
 

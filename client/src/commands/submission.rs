@@ -16,8 +16,7 @@ use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::follow::{Following, follow, or_deleted};
-use crate::output::Format;
-use crate::output::{LogLines, Notes, Output, narrate};
+use crate::output::{Format, LogLines, Notes, Output, narrate};
 
 /// A job to submit to a master that already runs.
 pub(super) struct Submission {

@@ -13,10 +13,9 @@ use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::masters::upstream::Upstream;
 use crate::output::{Data, Notes};
-use crate::ui::browser;
 use crate::ui::feed::Hub;
 use crate::ui::guard::PageGuard;
-use crate::ui::server;
+use crate::ui::{browser, server};
 
 pub(super) async fn run(args: UiArgs, config: &ClientConfig, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let UiArgs { no_open, port } = args;

@@ -6,8 +6,7 @@ use crate::args::UninstallArgs;
 use crate::cluster::{self, Cluster, Removable};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::output::Notes;
-use crate::output::command_line;
+use crate::output::{Notes, command_line};
 
 pub(super) async fn run(args: UninstallArgs, config: &ClientConfig, notes: &Notes) -> Result<Exit, Error> {
     let UninstallArgs { place, yes, dry_run, force } = args;

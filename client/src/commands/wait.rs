@@ -16,9 +16,7 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::follow::{tell_cause, until};
 use crate::masters::finder::{Finder, JobPlace};
-use crate::output::Format;
-use crate::output::narrate;
-use crate::output::{Data, Notes, spelled};
+use crate::output::{Data, Format, Notes, narrate, spelled};
 
 pub(super) async fn run(
     finder: Finder,

@@ -22,9 +22,7 @@ use crate::ending::exit::Exit;
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::patience::{Patience, persist};
 use crate::output::command_line::command;
-use crate::output::hints;
-use crate::output::narrate;
-use crate::output::{Data, Notes};
+use crate::output::{Data, Notes, hints, narrate};
 
 /// Maximum number of events that wait to be printed. When there are so many, the client stops reading from the master.
 const QUEUE: usize = 256;

@@ -7,9 +7,8 @@ use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint};
 use protocol::starts::{ChangeCause, GangChange};
 use protocol::view::{JobResult, JobView};
 
-use crate::output::hints;
 use crate::output::narrate::between;
-use crate::output::spelled;
+use crate::output::{hints, spelled};
 
 /// Explains why a job failed or was restarted.
 pub(crate) fn why_text(view: &JobView) -> String {

@@ -9,8 +9,7 @@ use protocol::view::{JobState, JobView};
 use crate::ending::error::Error;
 use crate::follow::replaced;
 use crate::masters::upstream::Upstream;
-use crate::request::again::about_code;
-use crate::request::again::repeated;
+use crate::request::again::{about_code, repeated};
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

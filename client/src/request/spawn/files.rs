@@ -6,8 +6,7 @@ use protocol::env::EnvName;
 use serde_json::{Value, json};
 
 use crate::ending::error::Error;
-use crate::request::not_expanded;
-use crate::request::tfjob;
+use crate::request::{not_expanded, tfjob};
 
 /// The volume with which tf-spawner brings the script. Muster brings the script without a volume.
 const SCRIPT_VOLUME: &str = "script";
