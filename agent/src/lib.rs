@@ -148,7 +148,9 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: None };
     let code = DeliveredCode::new(template.work_dir.clone(), code_dir);
     let shared = Arc::new(template.clone());
-    let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id());
+    // Identifies this start of the agent.
+    let boot_id = uuid::Uuid::new_v4().to_string();
+    let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id);
     let stacks = StacksOfRun::new(runner.stacks_file(), shared.work_dir.clone());
     let (requests, queue) = mpsc::channel(REQUESTS_MAX);
     let access = machine.as_ref().map_or_else(|| Access::of(token, address), JoiningMachine::access);
@@ -187,11 +189,6 @@ fn use_stdout(supervision: Supervision, agent: &Agent, address: SocketAddr) -> a
             Ok(None)
         }
     }
-}
-
-/// Identifies this start of the agent.
-fn boot_id() -> String {
-    uuid::Uuid::new_v4().to_string()
 }
 
 /// Refuses a working directory in which no run could start.

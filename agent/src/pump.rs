@@ -115,13 +115,9 @@ fn read_rest(pipe: pipe::Receiver, buffer: &mut Vec<u8>) -> io::Result<bool> {
 /// The number of bytes to append to the log: whole lines, or all bytes if the buffer is full or the pipe has ended. The
 /// first `held` bytes contain no newline.
 fn ready_length(filled: &[u8], held: usize, read: usize) -> usize {
-    match last_newline(&filled[held..]) {
+    match filled[held..].iter().rposition(|byte| *byte == b'\n') {
         Some(newline) => held + newline + 1,
         None if read == 0 || filled.len() == LINE_BYTES => filled.len(),
         None => 0,
     }
-}
-
-fn last_newline(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().rposition(|byte| *byte == b'\n')
 }

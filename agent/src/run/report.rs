@@ -14,13 +14,8 @@ pub fn exit_code(report: &ExitReport) -> u8 {
         ExitOutcome::Code(code) => u8::try_from(*code).unwrap_or(1),
         ExitOutcome::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
         ExitOutcome::OutOfMemory { .. } => 137,
-        ExitOutcome::NotStarted(_) => {
-            if report.stopped {
-                143
-            } else {
-                126
-            }
-        }
+        ExitOutcome::NotStarted(_) if report.stopped => 143,
+        ExitOutcome::NotStarted(_) => 126,
     }
 }
 

@@ -84,6 +84,10 @@ fn to(phase: RunPhase) -> Moved {
     Moved { phase, reply: Reply::Done, action: None }
 }
 
+fn underway(phase: RunPhase) -> Moved {
+    Moved { phase, reply: Reply::Underway, action: None }
+}
+
 fn refused(phase: RunPhase, refusal: RequestRefusal) -> Moved {
     Moved { phase, reply: Reply::Refused(refusal), action: None }
 }
@@ -130,32 +134,25 @@ fn run(phase: RunPhase, asked: Option<Generation>) -> Moved {
 /// Ends the run, even if the request names a newer generation than the run's. `step` has already refused requests of
 /// older generations.
 fn stop(phase: RunPhase, grace: Duration, asked: EndCause, now: Now) -> Moved {
+    let without_start = |assignment| {
+        let report = not_started("stopped before it started".to_owned(), asked, now);
+        to(RunPhase::Exited { assignment, started_at: None, report })
+    };
     match phase {
         RunPhase::Idle | RunPhase::Exited { .. } => to(phase),
         // A start request may arrive after this stop. It then finds an ended run, and starts nothing.
-        RunPhase::Configured { assignment } => {
-            let report = not_started("stopped before it started".to_owned(), asked, now);
-            to(RunPhase::Exited { assignment, started_at: None, report })
-        }
+        RunPhase::Configured { assignment } => without_start(assignment),
         // The runner lets the script begin and applies `Started` in one call. So in this phase, no line of the script
         // has run.
-        RunPhase::Starting { assignment } => {
-            let report = not_started("stopped before it started".to_owned(), asked, now);
-            let phase = RunPhase::Exited { assignment, started_at: None, report };
-            Moved { phase, reply: Reply::Done, action: Some(Action::AbandonStart) }
-        }
-        RunPhase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
+        RunPhase::Starting { assignment } => Moved { action: Some(Action::AbandonStart), ..without_start(assignment) },
+        RunPhase::Ending { .. } => underway(phase),
         RunPhase::Running { run } => {
             let (kill, action) = if grace.is_zero() {
                 (Kill::Sent, Action::Kill(run.pid))
             } else {
                 (Kill::At(now.monotonic + grace), Action::Terminate(run.pid))
             };
-            Moved {
-                phase: RunPhase::Stopping { run, kill, cause: asked },
-                reply: Reply::Underway,
-                action: Some(action),
-            }
+            Moved { action: Some(action), ..underway(RunPhase::Stopping { run, kill, cause: asked }) }
         }
         RunPhase::Stopping { run, kill: Kill::At(deadline), cause } => {
             let kill = Kill::At(deadline.min(now.monotonic + grace));
@@ -169,7 +166,7 @@ fn stop(phase: RunPhase, grace: Duration, asked: EndCause, now: Now) -> Moved {
             };
             Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
         }
-        RunPhase::Stopping { kill: Kill::Sent, .. } => Moved { phase, reply: Reply::Underway, action: None },
+        RunPhase::Stopping { kill: Kill::Sent, .. } => underway(phase),
     }
 }
 
@@ -183,9 +180,7 @@ fn interrupt(phase: RunPhase, grace: Duration, now: Now) -> Moved {
             Moved { phase: RunPhase::Stopping { run, kill, cause: EndCause::Stopped }, reply: Reply::Underway, action }
         }
         // The request was repeated.
-        RunPhase::Stopping { kill: Kill::Interrupted { .. }, .. } => {
-            Moved { phase, reply: Reply::Underway, action: None }
-        }
+        RunPhase::Stopping { kill: Kill::Interrupted { .. }, .. } => underway(phase),
         RunPhase::Running { .. }
         | RunPhase::Stopping { .. }
         | RunPhase::Idle

@@ -51,11 +51,9 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
     vec![
         known("Pod Security", standard, |standard| pod_security(standard.as_deref())),
         known("quota", quotas, |quotas| quota(quotas)),
-        secret
-            .as_ref()
-            .map_or_else(|error| Check::failed("Secret", error), |()| Check::passed("Secret", "muster has all keys")),
-        master.as_ref().map_or_else(|error| Check::failed("rollout", error), |master| rollout(master.trouble.as_ref())),
-        forward(answer),
+        needed("Secret", secret, |()| Check::passed("Secret", "muster has all keys")),
+        needed("rollout", master, |master| rollout(master.trouble.as_ref())),
+        needed("port-forward", answer, |version| forward(version)),
         known("image", nodes, |nodes| image(master.as_ref().map_or("", |master| &master.image), nodes.len())),
         known("architecture", nodes, |nodes| architectures(nodes)),
         known("network policies", daemon_sets, |names| network(names, nodes.as_deref().unwrap_or_default())),
@@ -65,10 +63,13 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
 
 /// A check that needs a right which users of jobs need not have. If the observation failed, the verdict is a warning.
 fn known<T>(name: &str, found: &Result<T, Error>, judge: impl FnOnce(&T) -> Check) -> Check {
-    match found {
-        Ok(found) => judge(found),
-        Err(error) => Check::new(name, CheckVerdict::Warn, format!("not checked: {error}")),
-    }
+    let unknown = |error| Check::new(name, CheckVerdict::Warn, format!("not checked: {error}"));
+    found.as_ref().map_or_else(unknown, judge)
+}
+
+/// A check without which no job can run. If the observation failed, so has the check.
+fn needed<T>(name: &str, found: &Result<T, Error>, judge: impl FnOnce(&T) -> Check) -> Check {
+    found.as_ref().map_or_else(|error| Check::failed(name, error), judge)
 }
 
 /// Checks that this version of Kubernetes is not older than the oldest tested version.
@@ -149,22 +150,14 @@ fn rollout(trouble: Option<&Trouble>) -> Check {
     Check { hint: Some(hint), ..Check::new("rollout", verdict, detail) }
 }
 
-fn forward(answer: &Result<String, Error>) -> Check {
+fn forward(version: &str) -> Check {
     let own = env!("CARGO_PKG_VERSION");
-    match answer {
-        Ok(version) if version == own => {
-            Check::passed("port-forward", format!("the master answers, version {version}"))
-        }
-        Ok(version) => {
-            let detail = format!("the master has version {version}, this client has {own}");
-            Check::warned(
-                "port-forward",
-                detail,
-                format!("to install the version of this client: {}", command("install")),
-            )
-        }
-        Err(error) => Check::failed("port-forward", error),
+    if version == own {
+        return Check::passed("port-forward", format!("the master answers, version {version}"));
     }
+    let detail = format!("the master has version {version}, this client has {own}");
+    let hint = format!("to install the version of this client: {}", command("install"));
+    Check::warned("port-forward", detail, hint)
 }
 
 fn image(image: &str, nodes: usize) -> Check {

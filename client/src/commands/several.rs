@@ -1,6 +1,8 @@
 //! Verbs that take several names. Handles a limited number of jobs at a time. An error of one job does not stop the
 //! others.
 
+use std::collections::HashSet;
+
 use futures_util::{StreamExt, stream};
 use protocol::ids::JobName;
 
@@ -51,13 +53,8 @@ where
 
 /// The names without repetitions, in their order.
 pub(super) fn distinct(names: &[JobName]) -> Vec<JobName> {
-    let mut once: Vec<JobName> = Vec::new();
-    for name in names {
-        if !once.contains(name) {
-            once.push(name.clone());
-        }
-    }
-    once
+    let mut seen = HashSet::new();
+    names.iter().filter(|name| seen.insert(*name)).cloned().collect()
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(super) enum PodEntrypoint {
 
 /// Decides which words of the ENTRYPOINT are kept. If the ENTRYPOINT runs a shell script, reads that script.
 pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<PodEntrypoint, Error> {
-    let words = entrypoint_of(base);
+    let words: Vec<String> = strings(base, "Entrypoint").map(str::to_owned).collect();
     let kept = match EntrypointKind::of(&words) {
         EntrypointKind::Unneeded => Some(Vec::new()),
         EntrypointKind::Other => None,
@@ -98,10 +98,6 @@ async fn first_on_path(look: &Look<'_>, base: &Base, program: &str) -> Result<Op
         }
     }
     Ok(None)
-}
-
-fn entrypoint_of(base: &Base) -> Vec<String> {
-    strings(base, "Entrypoint").map(str::to_owned).collect()
 }
 
 fn working_directory(base: &Base) -> String {

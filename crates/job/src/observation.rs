@@ -151,6 +151,12 @@ pub enum PodDeletion {
     Asked,
 }
 
+impl Default for Observation {
+    fn default() -> Self {
+        Self::NEW
+    }
+}
+
 impl Observation {
     /// A replica about which nothing is known yet.
     pub const NEW: Self = Self {
@@ -260,14 +266,13 @@ impl Observation {
     pub fn waits_for(&self) -> Option<&Wait> {
         match &self.pod {
             Some(PodState::Pending { wait, .. }) => wait.as_ref(),
-            Some(PodState::Running(_)) => self.wait.as_ref(),
+            Some(PodState::Running(_)) | None => self.wait.as_ref(),
             Some(
                 PodState::Unusable { .. }
                 | PodState::Leaving { .. }
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },
             ) => None,
-            None => self.wait.as_ref(),
         }
     }
 

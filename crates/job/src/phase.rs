@@ -213,12 +213,11 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
             let gathering = Gathering { next: first, horizon, ready_since: None, is_held_back: false };
             (JobPhase::Pending { gathering, since: now }, vec![])
         }
-        (Some(result), _) => match policy.rules.clean_pods {
-            CleanPods::None => (JobPhase::Releasing { result, since: now }, vec![]),
-            CleanPods::Running | CleanPods::All => {
-                (JobPhase::Releasing { result, since: now }, vec![Action::ReleasePods])
-            }
-        },
+        (Some(result), _) => {
+            let keeps_pods = policy.rules.clean_pods == CleanPods::None;
+            let actions = if keeps_pods { vec![] } else { vec![Action::ReleasePods] };
+            (JobPhase::Releasing { result, since: now }, actions)
+        }
     }
 }
 

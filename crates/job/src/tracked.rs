@@ -14,7 +14,7 @@ use super::replica::ReplicaPhase;
 use super::upkeep::Replacements;
 
 /// A replica, as a master tracks it. All times are durations since the job's driver began.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Tracked {
     /// The observations of the replica.
     pub seen: Observation,
@@ -54,19 +54,7 @@ pub enum PodLoss {
 impl Tracked {
     /// A replica when its master begins. `may_be_found` is whether an earlier master may have created the replica's pod.
     pub fn new(may_be_found: bool) -> Self {
-        Self {
-            seen: Observation::NEW,
-            is_stopped: false,
-            pods_before: 0,
-            incarnation: None,
-            may_be_found,
-            requested_at: None,
-            is_given_up: false,
-            replacements: Replacements::default(),
-            failed_alone: 0,
-            has_lost_run: false,
-            deletion_asked_at: None,
-        }
+        Self { may_be_found, ..Self::default() }
     }
 
     /// The number of the replica's current or next pod, counted from 0. Reports about earlier pods do not count.
@@ -174,8 +162,8 @@ impl Tracked {
         let incarnation = self.incarnation.take().filter(|_| self.seen.pod.is_some());
         let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
         let Self { pods_before, replacements, failed_alone, is_given_up, .. } = *self;
-        let kept = Self { replacements, failed_alone, is_given_up, ..Self::new(false) };
-        *self = Self { pods_before: pods_before + 1, incarnation, seen, ..kept };
+        let pods_before = pods_before + 1;
+        *self = Self { pods_before, incarnation, seen, replacements, failed_alone, is_given_up, ..Self::default() };
     }
 
     /// Whether the replica's pod is a member of this start.

@@ -7,14 +7,8 @@ use tokio::sync::watch;
 use super::{PodTable, new_incarnation};
 
 /// The pods of one job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table(watch::Sender<PodTable>);
-
-impl Default for Table {
-    fn default() -> Self {
-        Self(watch::Sender::new(PodTable::new()))
-    }
-}
 
 impl Table {
     /// Lists a new pod. If the replica's pod is already listed, changes nothing and returns false.

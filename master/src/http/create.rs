@@ -101,12 +101,9 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let name = name.ok_or_else(|| bad(ErrorCode::BadTask, "parameter \"name\" is missing".to_owned()))?;
     let strategy =
         strategy.ok_or_else(|| bad(ErrorCode::BadStrategy, "parameter \"strategy\" is missing".to_owned()))?;
-    let number = |what: &str, value: Option<String>, code| match value {
-        None => Ok(None),
-        Some(text) => text
-            .parse::<u32>()
-            .map(Some)
-            .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 to {}", u32::MAX))),
+    let number = |what: &str, value: Option<String>, code| {
+        let wrong = |text| bad(code, format!("{what} \"{text}\" is not a whole number from 0 to {}", u32::MAX));
+        value.map(|text| text.parse::<u32>().map_err(|_| wrong(text))).transpose()
     };
     let allow_root = match allow_root.as_deref() {
         // The prototype's images run as root, and its client cannot send this parameter.

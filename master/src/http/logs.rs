@@ -101,15 +101,14 @@ async fn one(
     query: &LogQuery,
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    if query.from.is_some() {
-        return Err(bad("\"from\" is only for lines: use \"offset\" for the bytes of one replica, or add lines=true"));
-    }
-    if query.unfinished {
-        return Err(bad("\"unfinished\" is only for lines: add lines=true"));
-    }
-    if query.times {
-        return Err(bad("\"times\" is only for lines: add lines=true"));
-    }
+    refuse([
+        (
+            query.from.is_some(),
+            "\"from\" is only for lines: use \"offset\" for the bytes of one replica, or add lines=true",
+        ),
+        (query.unfinished, "\"unfinished\" is only for lines: add lines=true"),
+        (query.times, "\"times\" is only for lines: add lines=true"),
+    ])?;
     let log = log_of(job, replica)?;
     let asked = start(&log, query.offset, &LogBegin::of(query, wall_clock())?).await?;
     let first = log.read(asked).await.map_err(unreadable)?.offset;
@@ -128,15 +127,13 @@ async fn merged(
     query: &LogQuery,
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    if query.offset.is_some() {
-        return Err(bad("\"offset\" is only for the bytes of one replica: use \"from\" with lines"));
-    }
-    if query.lines && query.replica.is_none() {
-        return Err(bad("\"lines\" is only for one replica: merged output always comes in lines"));
-    }
-    if query.unfinished && !query.follow {
-        return Err(bad("\"unfinished\" is only for followed output: add follow=true"));
-    }
+    let lines_of_all = query.lines && query.replica.is_none();
+    let unfinished_end = query.unfinished && !query.follow;
+    refuse([
+        (query.offset.is_some(), "\"offset\" is only for the bytes of one replica: use \"from\" with lines"),
+        (lines_of_all, "\"lines\" is only for one replica: merged output always comes in lines"),
+        (unfinished_end, "\"unfinished\" is only for followed output: add follow=true"),
+    ])?;
     let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
     let (unfinished, follow) = (query.unfinished, query.follow);
     let wanted = if query.times { Wanted::BytesAndTimes } else { Wanted::Bytes };
@@ -239,6 +236,11 @@ fn parse_from(text: &str) -> Result<BTreeMap<ReplicaId, u64>, ApiError> {
     };
     let parts = text.split(',').filter(|part| !part.is_empty());
     parts.map(|part| pair(part).ok_or_else(|| bad(&format!("\"{part}\" is not REPLICA:OFFSET")))).collect()
+}
+
+/// Refuses a query for the first of these reasons that applies.
+fn refuse(reasons: [(bool, &str); 3]) -> Result<(), ApiError> {
+    reasons.into_iter().find(|(applies, _)| *applies).map_or(Ok(()), |(_, detail)| Err(bad(detail)))
 }
 
 fn bad(detail: &str) -> ApiError {

@@ -75,15 +75,10 @@ impl CodeKeeper {
         let Some(content) = packed else { return Ok(KeptCode::Never) };
         let kept = copies.keep(id, &content).await.map_err(of_store)?;
         let mut on_disk = self.on_disk.lock();
+        on_disk.remove(&id);
         Ok(match kept {
-            CopyOutcome::New(copy) => {
-                on_disk.remove(&id);
-                KeptCode::New(copy)
-            }
-            CopyOutcome::Renewed(_) => {
-                on_disk.remove(&id);
-                KeptCode::Before
-            }
+            CopyOutcome::New(copy) => KeptCode::New(copy),
+            CopyOutcome::Renewed(_) => KeptCode::Before,
             CopyOutcome::Not(why) => {
                 warn!(code = %id, %why, "the code is on this master's disk alone");
                 on_disk.insert(id, why.to_string());

@@ -94,12 +94,12 @@ fn is_to_be_released(place: &Place<'_>) -> bool {
 
 /// A pod that was requested earlier may appear after the job's end, so every event checks for pods again.
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let has_any = |which: PodSelection| seen.gang.any_place(|place| which.includes(place, seen.gang));
-    let actions = match seen.policy.rules.clean_pods {
-        CleanPods::All if has_any(PodSelection::All) => vec![Action::DeletePods(PodSelection::All)],
-        CleanPods::Running if has_any(PodSelection::Live) => vec![Action::DeletePods(PodSelection::Live)],
-        CleanPods::None if has_any(PodSelection::Idle) => vec![Action::DeletePods(PodSelection::Idle)],
-        CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
+    let which = match seen.policy.rules.clean_pods {
+        CleanPods::All => PodSelection::All,
+        CleanPods::Running => PodSelection::Live,
+        CleanPods::None => PodSelection::Idle,
     };
+    let has_any = seen.gang.any_place(|place| which.includes(place, seen.gang));
+    let actions = if has_any { vec![Action::DeletePods(which)] } else { vec![] };
     (JobPhase::Finished { result }, actions)
 }

@@ -90,20 +90,13 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     let Some(named) = ports.filter(|port| port["name"] == PORT_NAME).map(|port| &port["containerPort"]).next() else {
         return PORT;
     };
-    match named.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0) {
-        Some(AGENT_PORT) => {
-            findings.refuse(
-                &format!("{path}.ports"),
-                format!("{AGENT_PORT} is the port of Muster's agent: use another port"),
-            );
-            PORT
-        }
-        Some(port) => port,
-        None => {
-            findings.refuse(&format!("{path}.ports"), format!("{named} is not a port from 1 to 65535"));
-            PORT
-        }
-    }
+    let why = match named.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0) {
+        Some(AGENT_PORT) => format!("{AGENT_PORT} is the port of Muster's agent: use another port"),
+        Some(port) => return port,
+        None => format!("{named} is not a port from 1 to 65535"),
+    };
+    findings.refuse(&format!("{path}.ports"), why);
+    PORT
 }
 
 /// The variables of a container, each with its path and its name. The name is `None` if it is invalid. Refuses names and

@@ -140,13 +140,10 @@ impl TfJobPolicy {
         success: SuccessPolicy,
     ) -> RunPolicy {
         let default = RunPolicy::default();
+        let used = replicas.iter().filter(|of_role| of_role.count > 0);
         RunPolicy {
             max_restarts,
-            restart: replicas
-                .iter()
-                .filter(|of_role| of_role.count > 0)
-                .map(|of_role| (of_role.role, of_role.restart))
-                .collect(),
+            restart: used.map(|of_role| (of_role.role, of_role.restart)).collect(),
             start_timeout_seconds: self.start_timeout_seconds.unwrap_or(default.start_timeout_seconds),
             deadline_seconds: self.deadline_seconds,
             ttl_after_finished_seconds: self.ttl_seconds,

@@ -49,33 +49,16 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
         // A failed start is recorded when all its runs are dead. Until then, the job may be stopping because it has
         // succeeded, so it is not shown as restarting.
         (None, JobState::Stopping) if ran.is_some() => ran.map(running).into_iter().collect(),
-        (None, _) => match newest(failed_at, times.resumed, ran) {
-            Newest::Failure(at) => {
+        // The newest event counts: a failure, the run before it, or a resume.
+        (None, _) => match (failed_at, ran) {
+            (Some(at), _) if failed_at >= times.resumed.max(ran) => {
                 vec![condition("Restarting", "Restarting", &format!("TFJob {name} is restarting"), at)]
             }
-            Newest::Run(at) => vec![running(at)],
-            Newest::Other => vec![],
+            (_, Some(at)) if ran >= times.resumed => vec![running(at)],
+            (_, _) => vec![],
         },
     };
     [created].into_iter().chain(resumed).chain(newer).collect()
-}
-
-/// The newest event of a job that does not run.
-enum Newest {
-    /// A start failed.
-    Failure(UnixMillis),
-    /// All replicas of the job ran.
-    Run(UnixMillis),
-    /// A user resumed the job, or no start has run or failed yet.
-    Other,
-}
-
-fn newest(failed_at: Option<UnixMillis>, resumed: Option<UnixMillis>, ran: Option<UnixMillis>) -> Newest {
-    match (failed_at, ran) {
-        (Some(at), _) if failed_at >= resumed.max(ran) => Newest::Failure(at),
-        (_, Some(at)) if ran >= resumed => Newest::Run(at),
-        _ => Newest::Other,
-    }
 }
 
 fn ended(name: &str, result: &JobResult, at: UnixMillis) -> Value {

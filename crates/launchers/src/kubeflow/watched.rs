@@ -103,13 +103,14 @@ impl Watched {
             read(&request, place)
         };
         let images = needed(&object["spec"], known);
-        let lacks = match images.is_empty() {
-            true => None,
+        let lacks = if images.is_empty() {
+            None
+        } else {
             // With any program instead of the unknown ones, the reader finds the other faults.
-            false => read(with_any_program(&images, known)).ok().map(|Read { spec, .. }| Lacks {
+            read(with_any_program(&images, known)).ok().map(|Read { spec, .. }| Lacks {
                 images,
                 start_timeout: Duration::from_secs(spec.run_policy.start_timeout_seconds.into()),
-            }),
+            })
         };
         let used = known.clone();
         let read = read(used.clone()).map(|mut read| {
