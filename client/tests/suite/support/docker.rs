@@ -51,7 +51,14 @@ impl Image {
         std::fs::write(context.path().join("exec.py"), "print('hello')\n").unwrap();
         let dockerfile = format!("FROM {base}\n{}\n{instructions}\n", self.label());
         std::fs::write(context.path().join("Dockerfile"), dockerfile).unwrap();
-        docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
+        let arguments = ["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()];
+        // Under load, the engine's old builder seldom loses the image of the previous step.
+        let first = Command::new("docker").args(arguments).env("DOCKER_BUILDKIT", "0").output().unwrap();
+        if String::from_utf8_lossy(&first.stderr).contains("unable to find image") {
+            docker(&arguments);
+            return;
+        }
+        assert!(first.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&first.stderr));
     }
 
     /// The instruction that labels this test's images. `drop` finds the images by the label, even images without a
