@@ -78,7 +78,7 @@ pub(crate) struct PodArgs {
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]
     pub(crate) gpus: Option<u32>,
     /// Size of /dev/shm in each pod, for example 2Gi; files in /dev/shm count as memory of the pod [default: set by the
-    /// node, usually 64Mi]
+    /// node, usually 64Mi. With --gpus, half of the limit of --memory, else 8Gi]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) shm: Option<MemorySize>,
     /// Volume of each pod: pvc:CLAIM:/path, host:/dir:/path or empty:/path; append :ro for read-only. Repeatable

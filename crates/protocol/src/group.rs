@@ -91,6 +91,26 @@ impl Template {
         self.checked_variables().into_iter().filter_map(Result::ok).collect()
     }
 
+    /// The number of GPUs that the script's container asks for; `None` if it asks for none.
+    pub(crate) fn gpus(&self) -> Option<u32> {
+        let limits = self.run_container()?.pointer("/resources/limits")?.as_object()?;
+        let amount = |amount: &Value| match amount.as_str() {
+            Some(text) => text.parse().ok(),
+            None => amount.as_u64().and_then(|number| u32::try_from(number).ok()),
+        };
+        limits
+            .iter()
+            .filter(|(name, _)| is_gpu(name))
+            .filter_map(|(_, limit)| amount(limit))
+            .reduce(u32::saturating_add)
+    }
+
+    /// The container that runs the script.
+    fn run_container(&self) -> Option<&Value> {
+        let containers = self.pod.pointer("/spec/containers").and_then(Value::as_array)?;
+        containers.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(&self.container))
+    }
+
     /// Checks the variables of a new job.
     pub(crate) fn check_variables(&self) -> Result<(), WrongVariable> {
         self.checked_variables().into_iter().try_for_each(|variable| variable.map(drop))
@@ -106,14 +126,19 @@ impl Template {
 
     /// The field `env` of the script's container.
     fn listed_variables(&self) -> Result<&[Value], WrongVariable> {
-        let containers = self.pod.pointer("/spec/containers").and_then(Value::as_array);
-        let is_run = |one: &&Value| one.get("name").and_then(Value::as_str) == Some(&self.container);
-        match containers.into_iter().flatten().find(is_run).and_then(|run| run.get("env")) {
+        match self.run_container().and_then(|run| run.get("env")) {
             None | Some(Value::Null) => Ok(&[]),
             Some(Value::Array(list)) => Ok(list),
             Some(_) => Err(WrongVariable::NoList),
         }
     }
+}
+
+/// Whether a resource of Kubernetes is a GPU or a similar device: `nvidia.com/gpu`, `amd.com/gpu`, `google.com/tpu`,
+/// `gpu.intel.com/i915`, `habana.ai/gaudi`, `nvidia.com/mig-1g.10gb` and others of these forms.
+fn is_gpu(resource: &str) -> bool {
+    let (vendor, device) = resource.split_once('/').unwrap_or(("", resource));
+    ["gpu", "tpu", "gaudi"].contains(&device) || vendor == "gpu.intel.com" || device.starts_with("mig-")
 }
 
 /// The variables of a template before the next one.

@@ -67,21 +67,30 @@ impl JobSpec {
         }
     }
 
-    /// The number of GPUs of a replica: that of its group, or else that of the job.
+    /// The replicas that train, with the highest number of workers.
+    pub fn trainers(&self) -> impl Iterator<Item = ReplicaId> {
+        let roles = Role::ALL.into_iter().filter(|role| role.trains());
+        roles.flat_map(|role| (0..self.count(role)).map(move |index| ReplicaId { role, index }))
+    }
+
+    /// The number of GPUs of a replica: that of its group or of its group's template, or else that of the job.
     pub fn gpus_of(&self, replica: ReplicaId) -> Option<u32> {
-        self.group_of(replica).and_then(|group| group.gpus).or(self.pod.gpus)
+        let group = self.group_of(replica);
+        let of_template = |group: &Group| group.template.as_ref()?.gpus();
+        group.and_then(|group| group.gpus.or_else(|| of_template(group))).or(self.pod.gpus)
     }
 
     /// The pod options of a replica: the job's, with the resources of its group.
     pub fn pod_of(&self, replica: ReplicaId) -> PodOptions {
         let group = self.group_of(replica);
         let PodOptions { cpu, memory, .. } = &self.pod;
-        PodOptions {
+        let options = PodOptions {
             cpu: group.and_then(|group| group.cpu.clone()).or_else(|| cpu.clone()),
             memory: group.and_then(|group| group.memory.clone()).or_else(|| memory.clone()),
-            gpus: self.gpus_of(replica),
+            gpus: group.and_then(|group| group.gpus).or(self.pod.gpus),
             ..self.pod.clone()
-        }
+        };
+        options.with_shm_of_gpus()
     }
 
     /// The labels that another launcher would give this replica's pod, so that its users find the pod. Empty if the job

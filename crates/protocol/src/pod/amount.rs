@@ -63,6 +63,16 @@ impl FromStr for MemorySize {
 
 checked_text!(MemorySize);
 
+impl MemorySize {
+    /// The size of /dev/shm in a pod with GPUs, if the job sets none: half of the memory limit, or 8 GiB without a limit.
+    /// NCCL and data loaders fail with the usual 64 MiB.
+    pub(super) fn of_gpus(memory: Option<&Amount>) -> Self {
+        let half = memory.and_then(|memory| bytes_of_quantity(&memory.limit)).map(|limit| limit / 2);
+        let half = half.map_or_else(|| "8Gi".to_owned(), |half| half.max(MIB).to_string());
+        half.parse().expect("at least one MiB")
+    }
+}
+
 const MIB: u64 = 1 << 20;
 
 /// The bytes in a quantity of memory, rounded up. `None` when the text is not a quantity or exceeds Kubernetes'

@@ -31,7 +31,7 @@ pub struct PodOptions {
     pub memory: Option<Amount>,
     /// Number of GPUs, requested as `nvidia.com/gpu`.
     pub gpus: Option<u32>,
-    /// Size of /dev/shm, a folder in memory; default 64 MiB.
+    /// Size of /dev/shm, a folder in memory; default 64 MiB. With `gpus`: half of the memory limit, or 8 GiB without a limit.
     pub shm: Option<MemorySize>,
     /// Volumes to mount.
     pub volumes: Vec<Volume>,
@@ -106,6 +106,14 @@ impl PodOptions {
     /// The termination grace period in seconds, or its default.
     pub fn termination_grace_seconds(&self) -> u32 {
         self.termination_grace_seconds.map_or(TERMINATION_GRACE_SECONDS, NonZeroU32::get)
+    }
+
+    /// These options with a /dev/shm for GPUs, if there are GPUs and the options mount nothing there.
+    #[must_use]
+    pub fn with_shm_of_gpus(self) -> Self {
+        let is_mounted = self.shm.is_some() || self.volumes.iter().any(|volume| volume.path == SHM_PATH);
+        let shm = (self.gpus > Some(0) && !is_mounted).then(|| MemorySize::of_gpus(self.memory.as_ref()));
+        Self { shm: self.shm.or(shm), ..self }
     }
 
     /// The first path that two volumes share. `shm` is a volume too.

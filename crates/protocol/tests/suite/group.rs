@@ -4,7 +4,7 @@ use protocol::error::ErrorCode;
 use protocol::group::{Group, Template};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn request(groups: Vec<Group>) -> JobRequest {
     JobRequest { groups, ..JobRequest::new("digits".parse().expect("an invalid name"), Strategy::AllReduce) }
@@ -155,4 +155,20 @@ fn a_record_with_wrong_variables_that_an_earlier_version_has_accepted_is_read_wi
     record["groups"][0]["template"]["pod"]["spec"]["containers"][0]["env"] = env;
     let read: JobSpec = serde_json::from_value(record).expect("the record is refused");
     assert_eq!(variables(&read.groups[0]), [("C".to_owned(), "c".to_owned())]);
+}
+
+#[test]
+fn a_pod_with_gpus_has_shared_memory_unless_the_job_says_what_is_there() {
+    let shm = |pod: Value| {
+        let request = json!({"name": "digits", "strategy": "AllReduce", "image": "a/b:1", "pod": pod});
+        let spec: JobSpec = serde_json::from_value(request).expect("not a job");
+        spec.pod_of(id("worker-0")).shm.map(|size| size.to_string())
+    };
+    let own = |text: &str| Some(text.to_owned());
+    assert_eq!(shm(json!({})), None);
+    assert_eq!(shm(json!({"gpus": 0, "memory": "4Gi"})), None);
+    assert_eq!(shm(json!({"gpus": 8})), own("8Gi"));
+    assert_eq!(shm(json!({"gpus": 8, "memory": "1Gi:4Gi"})), own("2147483648"));
+    assert_eq!(shm(json!({"gpus": 8, "shm": "1Gi"})), own("1Gi"));
+    assert_eq!(shm(json!({"gpus": 8, "volumes": ["empty:/dev/shm"]})), None);
 }
