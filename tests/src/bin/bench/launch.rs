@@ -12,8 +12,10 @@ use job::plan;
 use job::rendezvous::Rendezvous;
 use master::agents::client::AgentClient;
 use master::backend::PodBackend as _;
+use master::host::descriptors::Descriptors;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
+use rustix::time::{ClockId, clock_gettime};
 use testkit::fake::{Arrival, FakeBackend};
 
 use crate::gang::{FakeGang, addresses, last_starts, part_of, spec};
@@ -23,6 +25,8 @@ use crate::spawn::BareAgent;
 /// Number of fake agents. They share a process, but each has its own address.
 const FAKE_AGENTS: u32 = 1000;
 const REAL_AGENTS: u32 = 4;
+/// The gangs whose launches are compared.
+const GROWTH: [u32; 2] = [500, 4000];
 const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
 
 /// Measures four real agents. Each agent starts Python.
@@ -72,6 +76,29 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     gang.end(&agents).await?;
     let (first, last) = starts.iter().min().zip(starts.iter().max()).context("no agent has started a run")?;
     Ok((added, last.duration_since(*first)))
+}
+
+/// Measures how the processor time of a launch grows with the gang. The fakes and the master share a process, and each of
+/// N agents gets a list of N addresses.
+pub(crate) async fn growth() -> anyhow::Result<Vec<Row>> {
+    Descriptors::raise()?;
+    let (small, large) = (launch_cpu(GROWTH[0]).await?, launch_cpu(GROWTH[1]).await?);
+    let times = GROWTH[1] / GROWTH[0];
+    let what = format!("processor time of a launch, {} fake agents", GROWTH[1]);
+    Ok(vec![Row::new(what, Figure::Time(large)).against(Figure::Time(small * times), "8 times that of 500 agents")])
+}
+
+/// The processor time of this process from the submit until all agents have acknowledged their start.
+async fn launch_cpu(agents: u32) -> anyhow::Result<Duration> {
+    let mut times = vec![];
+    for _ in 0..RUNS {
+        let before = clock_gettime(ClockId::ProcessCPUTime);
+        let gang = FakeGang::start(spec("bench", None, agents)?).await?;
+        let used = clock_gettime(ClockId::ProcessCPUTime) - before;
+        times.push(used.try_into().context("the clock went backwards")?);
+        gang.end(&gang.agents().await).await?;
+    }
+    Ok(median(times))
 }
 
 /// Returns the time from the last agent's first answer until all agents have acknowledged their start.

@@ -86,6 +86,7 @@ fn batching_rows() -> anyhow::Result<Vec<Row>> {
 async fn programs() -> anyhow::Result<Vec<Row>> {
     let mut rows = launch::real().await?;
     rows.extend(launch::fake().await?);
+    rows.extend(launch::growth().await?);
     rows.extend(agents::compare().await?);
     rows.extend(spawn::compare().await?);
     rows.extend(helper::calls()?);
