@@ -116,7 +116,7 @@ fn run_agent(config: Config) -> u8 {
 
 /// Runs the agent until it ends, and returns the exit code.
 async fn serve(mut config: Config) -> anyhow::Result<u8> {
-    let machine = config.join.take().map(JoiningMachine::prepare).transpose()?;
+    let machine = config.join.take().map(|join| JoiningMachine::prepare(join, &config.environment)).transpose()?;
     config.listen = config.listen.or(machine.as_ref().map(JoiningMachine::address));
     let addresses = config.addresses();
     let Config {
@@ -151,7 +151,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     // Identifies this start of the agent.
     let boot_id = uuid::Uuid::new_v4().to_string();
     let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id);
-    let stacks = StacksOfRun::new(runner.stacks_file(), shared.work_dir.clone());
+    let stacks = StacksOfRun::new(runner.stacks_files(), shared.work_dir.clone());
     let (requests, queue) = mpsc::channel(REQUESTS_MAX);
     let access = machine.as_ref().map_or_else(|| Access::of(token, address), JoiningMachine::access);
     let (activity, polls) = (Activity::default(), Activity::default());

@@ -5,6 +5,7 @@
 //! Each stream has its own offsets, which continue from run to run. The files have no names, so they vanish when the
 //! agent ends.
 
+mod labels;
 mod marks;
 
 use std::io;
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
+pub(crate) use self::labels::LabelledLog;
 use self::marks::Marks;
 use crate::process::clock::clock;
 
@@ -101,8 +103,13 @@ impl AgentOutput {
 
     /// Appends the bytes of one stream to its log and to the log of both streams.
     pub fn append(&self, stream: Stream, bytes: &[u8]) {
-        self.log(stream).append(bytes);
-        self.both.append(bytes);
+        self.append_each(stream, bytes, bytes);
+    }
+
+    /// Appends `own` to the log of one stream, and `both` to the log of both streams.
+    pub(crate) fn append_each(&self, stream: Stream, own: &[u8], both: &[u8]) {
+        self.log(stream).append(own);
+        self.both.append(both);
     }
 
     /// The kept bytes of stderr from the offset `from` on, but at most the newest MiB.
@@ -238,7 +245,8 @@ mod tests {
     use tokio::task::{self, yield_now};
 
     use super::*;
-    use crate::pump::pump;
+    use crate::process::child::Pipes;
+    use crate::pump::{ProcessOutput, pump};
 
     fn output_of(capacity: u64) -> Arc<AgentOutput> {
         let size = LogSize { capacity: NonZeroU64::new(capacity).unwrap(), reserved: 0 };
@@ -265,7 +273,12 @@ mod tests {
         let [stdout, stderr] = pipes.map(|pipe| Receiver::from_owned_fd(pipe.into()).unwrap());
         let (stop, stopped) = watch::channel(());
         let output = Arc::clone(output);
-        (stop, tokio::spawn(async move { pump(stdout, stderr, &output, stopped).await }))
+        (
+            stop,
+            tokio::spawn(async move {
+                pump(vec![ProcessOutput::of_one(Pipes { stdout, stderr })], &output, stopped).await;
+            }),
+        )
     }
 
     fn text(output: &AgentOutput, stream: Stream) -> String {

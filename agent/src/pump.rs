@@ -1,4 +1,5 @@
-//! Copies exec.py's pipes to the logs, in bounded memory. While the disk stalls, the pipes fill, and exec.py waits.
+//! Copies the pipes of a run's processes to the logs, in bounded memory. While the disk stalls, the pipes fill, and the
+//! processes wait.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -8,10 +9,12 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::log::{AgentOutput, Stream};
+use crate::log::{AgentOutput, LabelledLog, Stream};
+use crate::process::child::Pipes;
 
 /// Maximum bytes of an unfinished line that the pump holds back.
 const LINE_BYTES: usize = 64 * 1024;
@@ -27,43 +30,107 @@ const REST_BYTES: u64 = 1024 * 1024;
 /// Maximum number of pieces that wait for the disk.
 const PIECES_MAX: usize = 2;
 
-/// Bytes of one stream, in the order of their arrival.
-type PumpedPiece = (Stream, Box<[u8]>);
+/// Maximum number of newest bytes of stderr that the pump keeps in memory for each of several processes.
+const TAIL_BYTES: usize = 32 * 1024;
 
-/// Reads both pipes until no process has them open for writing, or until the sender of `stop` is dropped. Then still
-/// reads what the pipes contain. Returns when everything that was read is in the logs.
-pub async fn pump(
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-    output: &Arc<AgentOutput>,
-    stop: watch::Receiver<()>,
-) {
-    let (pieces, queue) = mpsc::channel(PIECES_MAX);
-    let pump_one = async |pipe: pipe::Receiver, stream: Stream, pieces: mpsc::Sender<PumpedPiece>| {
-        if let Err(error) = pump_stream(pipe, stream, pieces, stop.clone()).await {
-            warn!(%error, ?stream, "cannot read the output to its end");
-        }
-    };
-    let of_stdout = pump_one(stdout, Stream::Stdout, pieces.clone());
-    tokio::join!(of_stdout, pump_one(stderr, Stream::Stderr, pieces), write(queue, output));
+/// The output of one main process.
+#[derive(Debug)]
+pub struct ProcessOutput {
+    /// Its pipes.
+    pub pipes: Pipes,
+    /// Stands before each of its lines in the logs. `None` if the run has only one process.
+    pub label: Option<String>,
 }
 
-/// Appends the pieces to the logs, one after another, until the pump drops the senders.
-async fn write(mut pieces: mpsc::Receiver<PumpedPiece>, output: &Arc<AgentOutput>) {
-    while let Some((stream, bytes)) = pieces.recv().await {
-        if let Err(error) = output.on_disk(move |output| output.append(stream, &bytes)).await {
-            warn!(%error, "cannot keep output");
-        }
+impl ProcessOutput {
+    /// The output of the only process of a run.
+    pub fn of_one(pipes: Pipes) -> Self {
+        Self { pipes, label: None }
     }
 }
 
-async fn pump_stream(
-    mut pipe: pipe::Receiver,
+/// Bytes of one stream of one process, in the order of their arrival.
+struct PumpedPiece {
+    process: usize,
+    stream: Stream,
+    bytes: Box<[u8]>,
+}
+
+/// Reads all pipes until no process has them open for writing, or until the sender of `stop` is dropped. Then still
+/// reads what the pipes contain. Returns when everything that was read is in the logs. If the processes have labels,
+/// also returns the end of each process's stderr, without labels.
+pub async fn pump(outputs: Vec<ProcessOutput>, output: &Arc<AgentOutput>, stop: watch::Receiver<()>) -> Vec<Vec<u8>> {
+    let (pieces, queue) = mpsc::channel(PIECES_MAX);
+    let mut readers = JoinSet::new();
+    let mut labels = Vec::new();
+    for (process, ProcessOutput { pipes: Pipes { stdout, stderr }, label }) in outputs.into_iter().enumerate() {
+        labels.extend(label);
+        for (pipe, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
+            readers.spawn(pump_one(pipe, (process, stream), pieces.clone(), stop.clone()));
+        }
+    }
+    drop(pieces);
+    write(queue, output, &labels).await
+}
+
+async fn pump_one(
+    pipe: pipe::Receiver,
+    (process, stream): (usize, Stream),
+    pieces: mpsc::Sender<PumpedPiece>,
+    stop: watch::Receiver<()>,
+) {
+    if let Err(error) = pump_stream(pipe, &PieceSender { process, stream, pieces }, stop).await {
+        warn!(%error, process, ?stream, "cannot read the output to its end");
+    }
+}
+
+/// Sends the pieces of one stream.
+struct PieceSender {
+    process: usize,
     stream: Stream,
     pieces: mpsc::Sender<PumpedPiece>,
-    mut stop: watch::Receiver<()>,
-) -> io::Result<()> {
-    let append = async |bytes: &[u8]| pieces.send((stream, bytes.into())).await.map_err(io::Error::other);
+}
+
+impl PieceSender {
+    async fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let piece = PumpedPiece { process: self.process, stream: self.stream, bytes: bytes.into() };
+        self.pieces.send(piece).await.map_err(io::Error::other)
+    }
+}
+
+/// Appends the pieces to the logs, one after another, until the pump drops the senders. See [`pump`] for the labels.
+async fn write(mut pieces: mpsc::Receiver<PumpedPiece>, output: &Arc<AgentOutput>, labels: &[String]) -> Vec<Vec<u8>> {
+    let mut tails = vec![Vec::new(); labels.len()];
+    let (mut both, mut stdout, mut stderr) = (LabelledLog::default(), LabelledLog::default(), LabelledLog::default());
+    while let Some(PumpedPiece { process, stream, bytes }) = pieces.recv().await {
+        let written = match labels.get(process) {
+            None => output.on_disk(move |output| output.append(stream, &bytes)).await,
+            Some(label) => {
+                if stream == Stream::Stderr {
+                    keep_tail(&mut tails[process], &bytes);
+                }
+                let own = if stream == Stream::Stderr { &mut stderr } else { &mut stdout };
+                let own = own.labelled((process, stream), label, &bytes);
+                let both = both.labelled((process, stream), label, &bytes);
+                output.on_disk(move |output| output.append_each(stream, &own, &both)).await
+            }
+        };
+        if let Err(error) = written {
+            warn!(%error, "cannot keep output");
+        }
+    }
+    tails
+}
+
+/// Appends bytes to a tail, and keeps at least the newest [`TAIL_BYTES`].
+fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
+    tail.extend_from_slice(bytes);
+    if tail.len() > 2 * TAIL_BYTES {
+        tail.drain(..tail.len() - TAIL_BYTES);
+    }
+}
+
+async fn pump_stream(mut pipe: pipe::Receiver, pieces: &PieceSender, mut stop: watch::Receiver<()>) -> io::Result<()> {
     let mut buffer = vec![0; LINE_BYTES];
     // buffer[..held] is the beginning of a line. At the deadline, the pump appends it to the log.
     let (mut held, mut deadline) = (0, Instant::now());
@@ -73,7 +140,7 @@ async fn pump_stream(
             biased;
             _ = stop.changed() => break,
             () = sleep_until(deadline), if held > 0 => {
-                append(&buffer[..held]).await?;
+                pieces.send(&buffer[..held]).await?;
                 held = 0;
                 continue;
             }
@@ -82,7 +149,7 @@ async fn pump_stream(
         let filled = held + read;
         let ready = ready_length(&buffer[..filled], held, read);
         if ready > 0 {
-            append(&buffer[..ready]).await?;
+            pieces.send(&buffer[..ready]).await?;
             buffer.copy_within(ready..filled, 0);
         }
         if held == 0 || ready > 0 {
@@ -95,9 +162,9 @@ async fn pump_stream(
     }
     buffer.truncate(held);
     let rest = read_rest(pipe, &mut buffer);
-    append(&buffer).await?;
+    pieces.send(&buffer).await?;
     if !rest? {
-        warn!(?stream, "a process outside the run keeps the run's output open; its later output is not kept");
+        warn!("a process outside the run keeps the run's output open; its later output is not kept");
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub(crate) use self::verbs::{
 };
 use crate::address::connection::ConnectionArgs;
 use crate::ending::error::Error;
-use crate::output::Format;
+use crate::output::{Format, ShownRanks};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,6 +90,10 @@ pub(crate) struct SubmitArgs {
     /// Print the job's name and return when the master has accepted the job, instead of following its logs
     #[arg(short, long, conflicts_with = "dry_run", help_heading = SUBMITTING)]
     pub(crate) detach: bool,
+    /// Whose lines to show on a terminal, if each worker has several processes: all, first, or ranks such as 0,8. Files
+    /// and pipes get all lines [default: all]
+    #[arg(long, value_name = "RANKS", default_value = "all", hide_default_value = true, help_heading = SUBMITTING)]
+    pub(crate) show: ShownRanks,
     /// First delete an existing job with the name of --task, and wait until it is gone. Before that, the master checks
     /// the new job and gets its code. If the new job is refused, the existing job stays
     #[arg(long, requires = "task", help_heading = SUBMITTING)]

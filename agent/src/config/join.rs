@@ -6,6 +6,7 @@ use std::str::FromStr;
 use hyper::Uri;
 use protocol::elastic::Workers;
 use protocol::ids::JobName;
+use protocol::processes::NprocPerNode;
 
 use super::{Config, Supervision, UsageError};
 
@@ -29,6 +30,8 @@ pub struct JoinOptions {
     pub address: Option<Endpoint>,
     /// How many workers the job may have.
     pub workers: Option<Workers>,
+    /// How many processes of the script each machine runs.
+    pub nproc_per_node: Option<NprocPerNode>,
     /// The job's lease.
     pub lease_seconds: Option<u32>,
     /// The job's budget of restarts.

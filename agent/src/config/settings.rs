@@ -39,13 +39,14 @@ On a bare machine, without a cluster:
       --join URL                     Join a job of this master, such as http://10.0.0.1:7897
       --task NAME                    The job's name. The first agent that joins also submits the job
       --worker-num MIN:MAX           Minimum and maximum number of machines of the job; one number means both
+      --nproc-per-node N|gpu         Number of processes of the command on each machine, 1 to 64, or one for each GPU of this machine (/dev/nvidia0 and so on). Each process has a rank of its own [default: 1]
       --address HOST:PORT            Address at which the master and the other machines reach this machine [default: the address from which this machine connects to the master, port 7896]
       --lease DURATION               How long a machine may be silent before the master treats it as lost. If the master sends no request for three times as long, the machine's agent kills the script [default: 5s]
       --max-restarts N               Maximum restarts after failures of scripts; lost machines do not count [default: 3]
       --monitor-interval SECONDS     Has no effect: the agent waits for events. Accepted because torchrun's launch commands use it
 
 MUSTER_TOKEN is the master's token, if the master needs one. torchrun's names of these flags, such as
---rdzv_endpoint, --rdzv_id and --nnodes, are also accepted.
+--rdzv_endpoint, --rdzv_id, --nnodes and --nproc_per_node, are also accepted.
 
 Examples:
   agent --work-dir examples/hello
@@ -146,6 +147,9 @@ impl Settings {
                 let given = join.note(value()?);
                 let WorkerNum { min, max } = given.parsed("a number such as 2, or MIN:MAX such as 1:2")?;
                 join.options.workers = Some(Workers { min: min.unwrap_or(max), max });
+            }
+            "nproc-per-node" => {
+                join.options.nproc_per_node = Some(join.note(value()?).parsed("a number from 1 to 64, or gpu")?);
             }
             "address" => join.options.address = Some(join.note(value()?).parsed("HOST:PORT")?),
             "lease" => join.options.lease_seconds = Some(join.note(value()?).whole_seconds()?),

@@ -18,10 +18,10 @@ use super::query::{Query, WHOLE};
 use crate::agent::Agent;
 use crate::follow::{LogReader, Until};
 use crate::process::clock::clock;
-use crate::process::environment::{parse_config, parse_notice, parse_warm};
+use crate::process::environment::{parse_config, parse_config_of_several, parse_notice, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
-use crate::run::{Command, LINE_BYTES, usage_of};
+use crate::run::{Command, LINE_BYTES, with_usage};
 use crate::server::answer::{self, RequestFailure, Result};
 use crate::server::body::OutputForm;
 use crate::server::incoming::read_body;
@@ -69,12 +69,16 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     let (generation, membership) = (query.generation()?, query.membership()?);
     let code = query.parse("code", "64 lower-case hexadecimal digits")?;
     let renewal = query.renewal()?;
+    let processes = query.processes()?;
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
-    let changes = parse_config(&body)?;
+    let environments = match processes {
+        Some(processes) => parse_config_of_several(&body, processes)?,
+        None => vec![parse_config(&body)?],
+    };
     if code.is_some() {
-        code::find_python(agent, &changes)?;
+        code::find_python(agent, &environments[0])?;
     }
-    let assignment = Assignment { generation, membership, code, changes };
+    let assignment = Assignment { generation, membership, code, environments };
     let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
     to_its_end(async move {
         let ready = code::ready(&agent, code).await?;
@@ -133,14 +137,16 @@ pub(super) async fn notice(request: Request<Incoming>, agent: &Agent) -> Result 
 /// Answers with the stacks of the run of this generation.
 pub(super) async fn stacks(request: Request<Incoming>, agent: &Agent) -> Result {
     let asked = Query::of(&request).generation()?;
-    let (pid, generation) = {
+    let mains = {
         let status = agent.status.borrow();
-        (status.pid, status.generation)
+        let is_asked = asked.is_none_or(|asked| Some(asked) == status.generation);
+        if is_asked { status.pids() } else { vec![] }
     };
-    let main = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
-    let main =
-        main.filter(|_| asked.is_none_or(|asked| Some(asked) == generation)).ok_or(RequestFailure::NotRunning)?;
-    Ok(answer::message(&*agent.stacks.of(main).await))
+    if mains.is_empty() {
+        return Err(RequestFailure::NotRunning);
+    }
+    let main = |(index, pid): (usize, u32)| Some((index, Pid::from_raw(pid.try_into().ok()?)?));
+    Ok(answer::message(&*agent.stacks.of(mains.into_iter().filter_map(main).collect()).await))
 }
 
 pub(super) async fn finish(agent: &Agent) -> Result {
@@ -164,15 +170,15 @@ pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result 
         // If the wait times out or the agent ends, the present status is the answer.
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
-    let status = status.borrow().clone();
+    let mut status = status.borrow().clone();
     // This reads some files of each process of the run. Other requests need not wait, because a separate thread reads
     // them.
-    let usage = match status.pid {
-        Some(pid) => spawn_blocking(move || usage_of(pid)).await.ok().flatten(),
-        None => None,
-    };
+    if status.pid.is_some() {
+        let measured = spawn_blocking(move || with_usage(status)).await;
+        status = measured.map_err(|_| RequestFailure::Ending)?;
+    }
     let log_base = Some(agent.log_base.get().map_or(LogBase::Unknown, |base| LogBase::At(*base)));
-    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), usage, log_base, ..status }))
+    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), log_base, ..status }))
 }
 
 pub(super) async fn logs(request: Request<Incoming>, agent: &Agent) -> Result {

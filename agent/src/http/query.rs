@@ -7,6 +7,7 @@ use hyper::Request;
 use protocol::agent::Membership;
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Renewal};
+use protocol::processes::PROCESSES_MAX;
 
 use crate::log::Stream;
 use crate::server::answer::RequestFailure;
@@ -51,6 +52,16 @@ impl<'a> Query<'a> {
             (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start, pushes })),
             _ => Err(RequestFailure::Query("seat, of and start must be given together".to_owned())),
         }
+    }
+
+    /// The number of main processes. `None` if the body of a config is the environment of the only one.
+    pub(super) fn processes(&self) -> Result<Option<usize>, RequestFailure> {
+        let expected = "a number of processes from 1 to 64";
+        let Some(processes) = self.parse::<u32>("processes", expected)? else { return Ok(None) };
+        if !(1..=PROCESSES_MAX).contains(&processes) {
+            return Err(bad("processes", &processes.to_string(), expected));
+        }
+        Ok(Some(processes as usize))
     }
 
     /// Time from SIGTERM to SIGKILL, in seconds with or without a fraction.

@@ -3,17 +3,20 @@
 //! again after its machine was cut off, or when a new master has replaced the old master.
 
 mod call;
+mod devices;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::num::NonZeroU16;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use listener::ReservedPort;
+use listener::ReservedPorts;
 use protocol::error::ErrorCode;
 use protocol::join::{JoinAnswer, JoinRequest, Left, pause};
 use protocol::lease::Lease;
+use protocol::processes::{NprocName, NprocPerNode, PROCESSES_MAX};
 use protocol::routes::{AGENT_PORT, LOCAL_TENSORFLOW_PORTS, MASTER_PORT};
 use protocol::run_policy::LEASE_SECONDS;
 use protocol::view::JobState;
@@ -24,6 +27,7 @@ use tracing::{info, warn};
 
 use crate::agent::Agent;
 use crate::config::join::{Endpoint, Join, JoinOptions};
+use crate::process::environment::Environment;
 use crate::run::{AgentEnd, Command};
 use crate::token::{Access, TokenHash};
 use call::{CallError, MasterOfJob};
@@ -38,22 +42,26 @@ const NOT_SUCCEEDED: u8 = 1;
 pub(crate) struct JoiningMachine {
     join: Join,
     address: SocketAddr,
-    tensorflow: ReservedPort,
+    /// The number of processes, if the user has set it.
+    processes: Option<u32>,
+    tensorflow: ReservedPorts,
     token: watch::Sender<Option<TokenHash>>,
 }
 
 impl JoiningMachine {
-    /// Finds this machine's address, and claims a port for TensorFlow.
+    /// Finds this machine's address, and claims the ports for TensorFlow.
     ///
     /// # Errors
-    /// Fails if a host is unknown, or no port is free.
-    pub(crate) fn prepare(join: Join) -> anyhow::Result<Self> {
+    /// Fails if a host is unknown, no port is free, or there are no GPUs to count.
+    pub(crate) fn prepare(join: Join, environment: &Environment) -> anyhow::Result<Self> {
         let address = match &join.options.address {
             Some(given) => resolve(given, AGENT_PORT).context("--address")?,
             None => own_address(&join.master).context("find this machine's address (--address)")?,
         };
-        let tensorflow = ReservedPort::first_free(LOCAL_TENSORFLOW_PORTS).context("find a free port for TensorFlow")?;
-        Ok(Self { join, address, tensorflow, token: watch::Sender::new(None) })
+        let processes = join.options.nproc_per_node.map(|wish| processes_of_machine(wish, environment)).transpose()?;
+        let tensorflow = ReservedPorts::first_free(LOCAL_TENSORFLOW_PORTS, processes.unwrap_or(1));
+        let tensorflow = tensorflow.context("find a free port for TensorFlow")?;
+        Ok(Self { join, address, processes, tensorflow, token: watch::Sender::new(None) })
     }
 
     /// The address at which the master and the other members reach this machine. Port 0 means any free port.
@@ -64,6 +72,16 @@ impl JoiningMachine {
     /// Only the master of the job may send requests.
     pub(crate) fn access(&self) -> Access {
         Access::OfJob(self.token.subscribe())
+    }
+}
+
+fn processes_of_machine(wish: NprocPerNode, environment: &Environment) -> anyhow::Result<u32> {
+    match wish {
+        NprocPerNode::Number(number) => Ok(number),
+        NprocPerNode::Named(NprocName::Gpu) => match devices::gpus(Path::new("/dev"), environment) {
+            0 => Err(anyhow!("--nproc-per-node gpu: this machine has no /dev/nvidia0\nhint: give a number")),
+            gpus => Ok(gpus.min(PROCESSES_MAX)),
+        },
     }
 }
 
@@ -93,17 +111,18 @@ impl Joining {
     /// Begins to join. `listening` is the address on which the agent listens. If the master does not answer for
     /// `patience` and nothing runs, the agent ends.
     pub(crate) fn begin(machine: JoiningMachine, listening: SocketAddr, agent: Agent, patience: Duration) -> Self {
-        let JoiningMachine { join, mut address, tensorflow, token } = machine;
+        let JoiningMachine { join, mut address, processes, tensorflow, token } = machine;
         if address.port() == 0 {
             address.set_port(listening.port());
         }
         let Join { master, token: bearer, task, options } = join;
-        let JoinOptions { address: _, workers, lease_seconds, max_restarts } = options;
+        let JoinOptions { address: _, workers, nproc_per_node: _, lease_seconds, max_restarts } = options;
         let message = JoinRequest {
             boot_id: agent.status.borrow().boot_id.clone(),
             address,
-            tensorflow_port: NonZeroU16::new(tensorflow.port()).expect("the range does not begin with 0"),
+            tensorflow_port: NonZeroU16::new(tensorflow.first()).expect("the range does not begin with 0"),
             workers,
+            nproc_per_node: processes,
             lease_seconds,
             max_restarts,
             uid: None,
@@ -146,7 +165,7 @@ struct JoinedRun {
     /// The newest line in the log about an answer. An equal line is not logged again.
     said: String,
     agent: Agent,
-    _tensorflow: ReservedPort,
+    _tensorflow: ReservedPorts,
 }
 
 impl JoinedRun {

@@ -7,6 +7,7 @@ use std::path::Path;
 use protocol::env::launchers::LOCAL_WORLD_SIZE;
 use protocol::env::{EnvError, EnvName, MUSTER_NO_PROXY, OMP_NUM_THREADS};
 use protocol::warm::WarmRequest;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 /// The changes of a config: a variable's value, or `None` to remove it.
@@ -32,6 +33,14 @@ pub enum ConfigError {
         /// The parser's error.
         source: serde_json::Error,
     },
+    /// There are not as many environments as processes.
+    #[error("the body has the environments of {found} processes, not of {processes}")]
+    Count {
+        /// The number of processes.
+        processes: usize,
+        /// The number of environments.
+        found: usize,
+    },
     /// A name or a value cannot be passed to a program.
     #[error(transparent)]
     Env(#[from] EnvError),
@@ -40,8 +49,55 @@ pub enum ConfigError {
 /// Reads the body of `/config`. The value of a variable is the content of a JSON string. For another JSON value, it is
 /// the compact text, with keys and numbers as they were sent. `null` removes the variable.
 pub fn parse_config(body: &[u8]) -> Result<EnvChanges, ConfigError> {
-    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
+    parse_members(serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?)
+}
+
+fn parse_members(members: BTreeMap<String, &RawValue>) -> Result<EnvChanges, ConfigError> {
     members.into_iter().map(|(name, value)| parse_member(&name, value.get())).collect()
+}
+
+/// The body of a config of several processes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigOfSeveral<'a> {
+    /// The changes for all processes.
+    #[serde(borrow)]
+    all: BTreeMap<String, &'a RawValue>,
+    /// The further changes for each process, by its index.
+    #[serde(borrow)]
+    each: Vec<BTreeMap<String, &'a RawValue>>,
+}
+
+/// Reads the body of `/config` for this number of processes: `{"all": CHANGES, "each": [CHANGES, …]}`. If the value of a
+/// variable is an object in both, as that of TF_CONFIG, the process gets the members of both objects.
+///
+/// # Errors
+/// As [`parse_config`], and if there are more or fewer changes than processes.
+pub fn parse_config_of_several(body: &[u8], processes: usize) -> Result<Vec<EnvChanges>, ConfigError> {
+    let ConfigOfSeveral { all, each } = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
+    if each.len() != processes {
+        return Err(ConfigError::Count { processes, found: each.len() });
+    }
+    let mut parsed = Vec::new();
+    let of_all = parse_members(all.clone())?;
+    for own in each {
+        let mut changes = of_all.clone();
+        for (name, value) in own {
+            let merged = all.get(&name).and_then(|shared| merged(shared.get(), value.get()));
+            let (name, value) = parse_member(&name, merged.as_deref().unwrap_or(value.get()))?;
+            changes.insert(name, value);
+        }
+        parsed.push(changes);
+    }
+    Ok(parsed)
+}
+
+/// The object `shared` with the members of the object `own`; `None` unless both are objects.
+fn merged(shared: &str, own: &str) -> Option<String> {
+    let object = |json| serde_json::from_str::<BTreeMap<String, &RawValue>>(json).ok();
+    let (mut members, own) = (object(shared)?, object(own)?);
+    members.extend(own);
+    serde_json::to_string(&members).ok()
 }
 
 /// Reads the body of `/warm`.

@@ -25,10 +25,10 @@ pub struct Reaper {
 }
 
 /// The children whose end matters.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct WatchedChildren {
-    /// The main process of the run.
-    pub main: Option<Pid>,
+    /// The main processes of the run.
+    pub mains: Vec<Pid>,
     /// The warm interpreter.
     pub warm: Option<Pid>,
 }
@@ -36,8 +36,8 @@ pub struct WatchedChildren {
 /// The result of [`Reaper::reap`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// How the main process ended, if it did.
-    pub main: Option<ExitOutcome>,
+    /// The main processes that have ended, in the order of [`WatchedChildren::mains`], and how they ended.
+    pub mains: Vec<(Pid, ExitOutcome)>,
     /// Whether the warm interpreter has ended.
     pub is_warm_gone: bool,
 }
@@ -59,19 +59,23 @@ impl Reaper {
 
     /// Reaps every child that has ended. If a watched child has ended, first kills the process group with the child's
     /// id. No other group can have this id before the child is reaped. After a success, the group may live on.
-    pub fn reap(&self, WatchedChildren { main, warm }: WatchedChildren) -> Reaped {
-        for leader in [main, warm].into_iter().flatten().filter(|leader| has_failed(*leader)) {
-            kill_group(leader);
+    pub fn reap(&self, WatchedChildren { mains, warm }: &WatchedChildren) -> Reaped {
+        for leader in mains.iter().chain(warm).filter(|leader| has_failed(**leader)) {
+            kill_group(*leader);
         }
         let mut reaped = Reaped::default();
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if Some(pid) == main => reaped.main = outcome_of(status),
-                Ok(Some((pid, _status))) => reaped.is_warm_gone |= Some(pid) == warm,
+                Ok(Some((pid, status))) if mains.contains(&pid) => {
+                    reaped.mains.extend(outcome_of(status).map(|outcome| (pid, outcome)));
+                }
+                Ok(Some((pid, _status))) => reaped.is_warm_gone |= Some(pid) == *warm,
                 Err(Errno::INTR) => {}
-                Ok(None) | Err(_) => return reaped,
+                Ok(None) | Err(_) => break,
             }
         }
+        reaped.mains.sort_by_key(|(pid, _)| mains.iter().position(|main| main == pid));
+        reaped
     }
 
     /// Whether the agent has children other than `warm`. While a process of a run is left, the search through `/proc`
@@ -86,7 +90,7 @@ impl Reaper {
 
     /// Reaps every child that has ended, and returns whether other children remain.
     pub fn has_children_after_reaping(&self) -> bool {
-        self.reap(WatchedChildren::default());
+        self.reap(&WatchedChildren::default());
         self.has_children_besides(None)
     }
 

@@ -35,12 +35,12 @@ pub enum Event {
     },
     /// `POST /finish`.
     Finish,
-    /// The main process has been started.
-    Started(Pid),
-    /// The main process could not be started, for this reason.
+    /// The main processes have been started.
+    Started(Vec<Pid>),
+    /// A main process could not be started, for this reason. If others were, [`Event::Started`] comes first.
     StartFailed(String),
-    /// The main process has ended.
-    MainEnded(ExitOutcome),
+    /// These main processes have ended. They are reaped, so their ids may belong to other processes.
+    MainsEnded(Vec<(Pid, ExitOutcome)>),
     /// Every process of the run has ended, and its output is read.
     AllEnded {
         /// The first line of the exception that ended the script.
@@ -65,7 +65,7 @@ impl Event {
             | Self::Finish
             | Self::Started(_)
             | Self::StartFailed(_)
-            | Self::MainEnded(_)
+            | Self::MainsEnded(_)
             | Self::AllEnded { .. }
             | Self::Tick => None,
         }
@@ -95,16 +95,16 @@ pub enum Reply {
 /// An action for the runner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Start the main process and report by [`Event::Started`] or [`Event::StartFailed`].
-    Start(EnvChanges),
+    /// Start a main process with each of these environments. Report by [`Event::Started`] or [`Event::StartFailed`].
+    Start(Vec<EnvChanges>),
     /// Abandon the start, before any line of the script runs.
     AbandonStart,
-    /// Send SIGINT to the main process, or to its process group if the process is a shell.
-    Interrupt(Pid),
-    /// Send SIGTERM to the main process, or to its process group if the process is a shell.
-    Terminate(Pid),
-    /// Send SIGKILL to the main process and its process group.
-    Kill(Pid),
+    /// Send SIGINT to these main processes. If such a process is a shell, send it to the process group.
+    Interrupt(Vec<Pid>),
+    /// Send SIGTERM to these main processes. If such a process is a shell, send it to the process group.
+    Terminate(Vec<Pid>),
+    /// Send SIGKILL to these main processes and their process groups.
+    Kill(Vec<Pid>),
     /// End the agent.
     EndAgent,
 }

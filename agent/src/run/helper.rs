@@ -104,11 +104,6 @@ impl Helper {
         }
     }
 
-    /// The helper of a run, with a notice that came before the start of the run.
-    pub(super) fn with_notice_of(self, earlier: &mut Self) -> Self {
-        Self { notice: earlier.notice.take(), ..self }
-    }
-
     /// Sends the rest of the previous line, and then the newest notice, as far as the socket has room.
     fn send(&mut self) {
         if self.unsent.is_empty() && self.status.is_some() {

@@ -4,9 +4,11 @@ pub mod event;
 pub mod exception;
 mod fence;
 mod helper;
+mod helpers;
 pub mod memory;
 mod output;
 pub mod phase;
+pub mod processes;
 pub mod report;
 pub mod runner;
 pub mod shares;
@@ -27,7 +29,7 @@ use tokio::sync::oneshot;
 use event::{Event, Reply};
 pub(crate) use helper::LINE_BYTES;
 use phase::Assignment;
-pub(crate) use usage::usage_of;
+pub(crate) use usage::with_usage;
 
 /// A command to the runner, and the channel for its reply. The sender of a command may end before the reply comes.
 #[derive(Debug)]

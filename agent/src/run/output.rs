@@ -10,8 +10,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::log::{AgentOutput, Stream};
-use crate::process::child::Pipes;
-use crate::pump::pump;
+use crate::pump::{ProcessOutput, pump};
 
 /// How long the pipes may stay open after every process of the run is dead. They stay open while the disk stalls. They
 /// also stay open if the run has sent them over a socket to a process that is not a descendant of the agent.
@@ -22,9 +21,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 pub(super) enum RunOutput {
     /// There is no run.
     None,
-    /// A task reads the pipes. It returns the end of the run's stderr.
+    /// A task reads the pipes. It returns the end of each main process's stderr.
     Reading {
-        task: JoinHandle<Vec<u8>>,
+        task: JoinHandle<Vec<Vec<u8>>>,
         /// Dropping this sender ends the reading after the bytes that are already in the pipes. `None`: the sender has
         /// been dropped.
         stop: Option<watch::Sender<()>>,
@@ -33,20 +32,23 @@ pub(super) enum RunOutput {
     },
     /// All output is in the logs.
     Read {
-        /// The end of the run's stderr.
-        stderr: Vec<u8>,
+        /// The end of each main process's stderr.
+        stderr: Vec<Vec<u8>>,
     },
 }
 
 impl RunOutput {
-    /// Starts to read the pipes of a run.
-    pub(super) fn read(pipes: Pipes, output: &Arc<AgentOutput>) -> Self {
+    /// Starts to read the pipes of a run's main processes.
+    pub(super) fn read(outputs: Vec<ProcessOutput>, output: &Arc<AgentOutput>) -> Self {
         let (stop, stopped) = watch::channel(());
         let output = Arc::clone(output);
         let task = tokio::spawn(async move {
             let begin = output.log(Stream::Stderr).end();
-            pump(pipes.stdout, pipes.stderr, &output, stopped).await;
-            output.on_disk(move |output| output.stderr_from(begin)).await.unwrap_or_default()
+            let of_several = pump(outputs, &output, stopped).await;
+            if of_several.is_empty() {
+                return vec![output.on_disk(move |output| output.stderr_from(begin)).await.unwrap_or_default()];
+            }
+            of_several
         });
         Self::Reading { task, stop: Some(stop), deadline: None }
     }
@@ -65,8 +67,9 @@ impl RunOutput {
         }
     }
 
-    /// Call this when every process is dead. Once all output is in the logs, returns the end of the run's stderr.
-    pub(super) fn finish(&mut self, now: Instant) -> Option<Vec<u8>> {
+    /// Call this when every process is dead. Once all output is in the logs, returns the end of each main process's
+    /// stderr.
+    pub(super) fn finish(&mut self, now: Instant) -> Option<Vec<Vec<u8>>> {
         match self {
             Self::None => Some(Vec::new()),
             Self::Read { stderr } => Some(mem::take(stderr)),

@@ -1,10 +1,12 @@
 //! The phases of a run.
 //!
 //! ```text
-//! Idle ──config──▶ Configured ──run──▶ Starting ──▶ Running ──stop──▶ Stopping ──main ended──▶ Ending ──all dead──▶ Exited
-//!                      │  stop: Exited, never started    └──main ended──────────────────────────▲                     │
+//! Idle ──config──▶ Configured ──run──▶ Starting ──▶ Running ──stop──▶ Stopping ──mains ended──▶ Ending ──all dead──▶ Exited
+//!                      │  stop: Exited, never started    └──mains ended──────────────────────────▲                     │
 //!                      └◀────────────────────────────config of a newer generation─────────────────────────────────────┘
 //! ```
+//!
+//! If one of several main processes fails, the others are killed: `Running` becomes `Stopping`.
 //!
 //! In messages, `Starting` is `configured`, and `Ending` is `stopping`. `Starting` may wait for the warm interpreter. A
 //! message of an older generation changes nothing.
@@ -16,6 +18,7 @@ use protocol::code::CodeId;
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
+use super::processes::MainProcesses;
 use crate::process::environment::EnvChanges;
 
 /// The environment of one run, and its generation. The first prototype's protocol has no generations.
@@ -27,8 +30,8 @@ pub struct Assignment {
     pub membership: Option<Membership>,
     /// The code that must be in the working directory, if the sender named it.
     pub code: Option<CodeId>,
-    /// Changes to the agent's own environment.
-    pub changes: EnvChanges,
+    /// The changes to the agent's own environment for each main process; never empty.
+    pub environments: Vec<EnvChanges>,
 }
 
 /// A run that has been started.
@@ -36,8 +39,8 @@ pub struct Assignment {
 pub struct Run {
     /// The environment with which the run was started.
     pub assignment: Assignment,
-    /// The process id of the main process and of its process group.
-    pub pid: Pid,
+    /// Its main processes. Each leads a process group.
+    pub processes: MainProcesses,
     /// The time of its start.
     pub started_at: UnixMillis,
 }
@@ -69,6 +72,26 @@ pub enum EndCause {
     Own,
 }
 
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunEnd {
+    /// How the process ended whose end is the run's end.
+    pub outcome: ExitOutcome,
+    /// The index of this process.
+    pub process: usize,
+    /// Why it ended.
+    pub cause: EndCause,
+    /// When it ended.
+    pub at: UnixMillis,
+}
+
+impl RunEnd {
+    /// Whether the script ended by itself and succeeded.
+    pub fn is_own_success(&self) -> bool {
+        self.outcome == ExitOutcome::Code(0) && self.cause == EndCause::Own
+    }
+}
+
 /// The phase of the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RunPhase {
@@ -80,35 +103,31 @@ pub enum RunPhase {
         /// The environment for a start.
         assignment: Assignment,
     },
-    /// The runner starts the main process. The start may wait for a warm interpreter. No line of the script has run.
+    /// The runner starts the main processes. The start may wait for a warm interpreter. No line of the script has run.
     Starting {
         /// The environment of the start.
         assignment: Assignment,
     },
-    /// The main process runs.
+    /// A main process runs, and none has failed.
     Running {
         /// The run.
         run: Run,
     },
-    /// The main process has been sent SIGINT, SIGTERM or SIGKILL.
+    /// The main processes have been sent SIGINT, SIGTERM or SIGKILL.
     Stopping {
         /// The run.
         run: Run,
         /// When it gets SIGKILL.
         kill: Kill,
-        /// The request or signal that came first.
+        /// The request or signal that came first; [`EndCause::Own`] if one of several main processes failed.
         cause: EndCause,
     },
-    /// The main process has ended; the runner kills its descendants and reads the last output.
+    /// The main processes have ended; the runner kills their descendants and reads the last output.
     Ending {
         /// The run.
         run: Run,
-        /// How the main process ended.
-        outcome: ExitOutcome,
-        /// Why it ended.
-        cause: EndCause,
-        /// When it ended.
-        ended_at: UnixMillis,
+        /// How it ended.
+        end: RunEnd,
     },
     /// No process of the run is left.
     Exited {
@@ -149,19 +168,20 @@ impl RunPhase {
         }
     }
 
-    /// The main process, while it lives.
-    pub fn main_process(&self) -> Option<Pid> {
+    /// The run, while its processes live.
+    pub fn run(&self) -> Option<&Run> {
         match self {
-            Self::Running { run } | Self::Stopping { run, .. } => Some(run.pid),
-            Self::Idle
-            | Self::Configured { .. }
-            | Self::Starting { .. }
-            | Self::Ending { .. }
-            | Self::Exited { .. } => None,
+            Self::Running { run } | Self::Stopping { run, .. } | Self::Ending { run, .. } => Some(run),
+            Self::Idle | Self::Configured { .. } | Self::Starting { .. } | Self::Exited { .. } => None,
         }
     }
 
-    /// The cause to report if the main process has just ended.
+    /// The main processes that live.
+    pub fn main_processes(&self) -> Vec<Pid> {
+        self.run().map(|run| run.processes.living()).unwrap_or_default()
+    }
+
+    /// The cause to report if a main process has just ended.
     pub fn cause(&self) -> EndCause {
         if let Self::Stopping { cause, .. } = self { *cause } else { EndCause::Own }
     }

@@ -1,17 +1,16 @@
 //! The runner: the one task that starts, stops and reaps the run, and publishes its status.
 
+mod starting;
+
 use std::future::pending;
-use std::io;
 use std::mem;
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use protocol::agent::{CodeStatus, ExitOutcome, FirstSignal, RunStatus};
 use protocol::ids::UnixMillis;
 use protocol::lease::{Fence, Renewal};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep_until;
@@ -19,10 +18,10 @@ use tracing::{info, warn};
 
 use super::event::{Action, Event, Now, Reply};
 use super::fence::next_look;
-use super::helper::Helper;
+use super::helpers::Helpers;
 use super::memory::{CGROUP, Memory};
 use super::output::RunOutput;
-use super::phase::{Assignment, EndCause, Kill, RunPhase};
+use super::phase::{Assignment, EndCause, Kill, RunEnd, RunPhase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
 use super::status::{ScriptReports, log_change, status_of};
@@ -32,12 +31,11 @@ use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
 use crate::log::{AgentOutput, Stream, stderr_tail};
 use crate::posts::Posts;
-use crate::process::child::{self, RunTemplate, Start, describe_failure};
+use crate::process::child::RunTemplate;
 use crate::process::clock::clock;
-use crate::process::environment::EnvChanges;
 use crate::process::reaper::{Reaper, WatchedChildren, kill_group, signal_main};
 use crate::stacks::StacksFile;
-use crate::warm::{News, Warm};
+use crate::warm::Warm;
 
 /// The pause between two searches for processes that a run has left behind. The kernel reports the end of each process
 /// at once. So only processes that were started while others were being killed must wait for the next search.
@@ -49,6 +47,9 @@ const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
 /// Time between SIGTERM and SIGKILL for the background processes of a script that has succeeded.
 const BACKGROUND_GRACE: Duration = Duration::from_secs(2);
 
+/// If the script does not exist or cannot be parsed, all processes of a run fail within this time.
+const ALL_FAIL_LIMIT: Duration = Duration::from_secs(5);
+
 /// How long an ending agent waits for processes after SIGKILL. For example, a process that reads from a dead disk does
 /// not end at once.
 const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
@@ -56,7 +57,7 @@ const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
 /// Exit code of an agent that ends before its run has a report: 128 plus SIGKILL's number.
 const KILLED: u8 = 137;
 
-/// The owner of the run. It must live on the agent's main thread: see [`child::spawn`].
+/// The owner of the run. It must live on the agent's main thread: see [`crate::process::child::spawn`].
 pub struct Runner {
     template: RunTemplate,
     helper_folder: HelperFolder,
@@ -68,10 +69,10 @@ pub struct Runner {
     warm: Warm,
     state: State,
     run_output: RunOutput,
-    helper: Helper,
+    helpers: Helpers,
     posts: Posts,
-    /// The file of the newest run's stacks.
-    stacks: watch::Sender<Option<StacksFile>>,
+    /// The files of the stacks of the newest run's processes, by index.
+    stacks: watch::Sender<Vec<Option<StacksFile>>>,
     fence: Fence,
     shutdown: Shutdown,
     /// The newest sentence that is being added to the output.
@@ -113,9 +114,9 @@ impl Runner {
             warm: Warm::default(),
             state,
             run_output: RunOutput::None,
-            helper: Helper::default(),
+            helpers: Helpers::default(),
             posts: Posts::default(),
-            stacks: watch::Sender::new(None),
+            stacks: watch::Sender::new(vec![]),
             fence: Fence::default(),
             shutdown: Shutdown::None,
             saying: None,
@@ -124,8 +125,9 @@ impl Runner {
         (runner, news)
     }
 
-    /// The file of the newest run's stacks, while the run lives.
-    pub(crate) fn stacks_file(&self) -> watch::Receiver<Option<StacksFile>> {
+    /// The files of the stacks of the newest run's processes, while the run lives. By the index of the process; `None` if
+    /// a file could not be created.
+    pub(crate) fn stacks_files(&self) -> watch::Receiver<Vec<Option<StacksFile>>> {
         self.stacks.subscribe()
     }
 
@@ -141,7 +143,7 @@ impl Runner {
                 },
                 () = self.reaper.child_ended() => {}
                 () = self.run_output.wait() => {}
-                () = self.helper.exchange() => {}
+                () = self.helpers.exchange() => {}
                 () = self.posts.changed() => {}
                 news = self.warm.next() => self.take_news(news),
                 () = until(alarm) => {}
@@ -156,7 +158,7 @@ impl Runner {
     fn execute(&mut self, command: Command) -> Reply {
         match command {
             // A script with the helper saves its state after SIGTERM.
-            Command::Apply(Event::Stop { generation, first: _, grace }) if self.helper.status().is_some() => {
+            Command::Apply(Event::Stop { generation, first: _, grace }) if self.helpers.are_known() => {
                 return self.apply(Event::Stop { generation, first: FirstSignal::Term, grace });
             }
             Command::Apply(event) => return self.apply(event),
@@ -169,7 +171,7 @@ impl Runner {
             Command::Notice { generation, line } => {
                 let reply = self.apply(Event::Notice(generation));
                 if reply == Reply::Done {
-                    self.helper.notify(line);
+                    self.helpers.notify(&line);
                 }
                 return reply;
             }
@@ -199,7 +201,7 @@ impl Runner {
         let before = self.state.phase.generation();
         let answer = self.apply(Event::Config(assignment));
         if self.state.phase.generation() != before {
-            (self.helper, self.posts) = (Helper::default(), Posts::default());
+            (self.helpers, self.posts) = (Helpers::default(), Posts::default());
         }
         match renewal {
             // If the request is late, `keep_fence` ends the run before its start.
@@ -221,21 +223,24 @@ impl Runner {
 
     /// Finds out what has happened since the last call: ended processes, deadlines, the end of the output.
     fn observe(&mut self) {
-        let reaped = self.reaper.reap(WatchedChildren { main: self.state.phase.main_process(), warm: self.warm.pid() });
+        let watched = WatchedChildren { mains: self.state.phase.main_processes(), warm: self.warm.pid() };
+        let reaped = self.reaper.reap(&watched);
         if reaped.is_warm_gone {
             self.warm.has_ended();
         }
-        if let Some(outcome) = reaped.main {
-            let outcome = self.memory.explain(outcome, self.state.phase.cause());
-            if matches!(outcome, ExitOutcome::OutOfMemory { .. }) {
-                self.warm.end("a run was killed because memory ran out");
-            }
-            self.apply(Event::MainEnded(outcome));
+        let cause = self.state.phase.cause();
+        let explained = |(pid, outcome)| (pid, self.memory.explain(outcome, cause));
+        let ends: Vec<(Pid, ExitOutcome)> = reaped.mains.into_iter().map(explained).collect();
+        if ends.iter().any(|(_, outcome)| matches!(outcome, ExitOutcome::OutOfMemory { .. })) {
+            self.warm.end("a run was killed because memory ran out");
+        }
+        if !ends.is_empty() {
+            self.apply(Event::MainsEnded(ends));
         }
         self.apply(Event::Tick);
         if let RunPhase::Stopping { kill: Kill::At(_), .. } = self.state.phase {
             // TensorFlow replaces the handler of SIGTERM while it starts, so the script may have missed the signal.
-            self.helper.ask_to_leave();
+            self.helpers.ask_to_leave();
         }
         self.keep_fence();
         if !matches!(self.state.phase, RunPhase::Ending { .. }) {
@@ -254,8 +259,7 @@ impl Runner {
     /// as an upload in the background.
     fn end_children(&mut self) {
         let (now, warm) = (Instant::now(), self.warm.pid());
-        let ended =
-            matches!(&self.state.phase, RunPhase::Ending { outcome: ExitOutcome::Code(0), cause: EndCause::Own, .. });
+        let ended = matches!(&self.state.phase, RunPhase::Ending { end, .. } if end.is_own_success());
         match self.background {
             Background::New if ended => self.background = Background::Awaited(now + BACKGROUND_PAUSE),
             Background::Awaited(until) if ended && until <= now => {
@@ -280,15 +284,19 @@ impl Runner {
         }
     }
 
-    /// Ends a run that has no processes left. `stderr` is the end of its stderr.
-    fn conclude(&mut self, stderr: &[u8]) {
-        let RunPhase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
-        self.helper.finish();
-        self.stacks.send_replace(None);
+    /// Ends a run that has no processes left. `stderr` is the end of each main process's stderr.
+    fn conclude(&mut self, stderr: &[Vec<u8>]) {
+        let RunPhase::Ending { run, end: RunEnd { outcome, process, cause, at } } = &self.state.phase else { return };
+        self.helpers.finish();
+        self.stacks.send_replace(vec![]);
+        let others_printed = stderr.iter().enumerate().any(|(index, other)| index != *process && !other.is_empty());
+        let stderr = stderr.get(*process).map_or(&[][..], Vec::as_slice);
         let tail = stderr_tail(stderr);
-        let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
+        let lasted = Duration::from_millis(at.0.saturating_sub(run.started_at.0));
         let attempt = EndedRun { command: &self.template.command, outcome, stderr: &tail, lasted };
-        let not_started = if *cause == EndCause::Own { attempt.why_nothing_ran() } else { None };
+        // Other processes may have run lines although this one could not, for example because a network disk failed.
+        let may_have_run = run.processes.count() > 1 && (others_printed || lasted > ALL_FAIL_LIMIT);
+        let not_started = if *cause == EndCause::Own && !may_have_run { attempt.why_nothing_ran() } else { None };
         // A script that was stopped may have failed a moment before.
         let has_failed = matches!(outcome, ExitOutcome::Code(1..) | ExitOutcome::Signal(_));
         let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(stderr)) } else { None };
@@ -301,11 +309,11 @@ impl Runner {
         let Step { state, reply, action } = step(mem::take(&mut self.state), event, now());
         self.state = state;
         match action {
-            Some(Action::Start(changes)) => self.start(&changes),
+            Some(Action::Start(environments)) => self.start(&environments),
             Some(Action::AbandonStart) => self.warm.drop_run(),
-            Some(Action::Interrupt(pid)) => signal_main(pid, Signal::INT),
-            Some(Action::Terminate(pid)) => signal_main(pid, Signal::TERM),
-            Some(Action::Kill(pid)) => kill_group(pid),
+            Some(Action::Interrupt(mains)) => mains.into_iter().for_each(|main| signal_main(main, Signal::INT)),
+            Some(Action::Terminate(mains)) => mains.into_iter().for_each(|main| signal_main(main, Signal::TERM)),
+            Some(Action::Kill(mains)) => mains.into_iter().for_each(kill_group),
             Some(Action::EndAgent) => self.shutdown = Shutdown::Now,
             None => {}
         }
@@ -316,69 +324,6 @@ impl Runner {
         reply
     }
 
-    /// Starts the main process, or asks the warm interpreter to start it.
-    fn start(&mut self, changes: &EnvChanges) {
-        if let Some(warm) = self.warm.pid() {
-            // A start that was abandoned may have left a process, which is about to exit.
-            self.reaper.signal_children_besides(Some(warm), Signal::KILL);
-        }
-        self.background = Background::New;
-        self.memory.begin();
-        self.find_helper();
-        let mut environment = self.template.environment_with(changes);
-        self.posts = Posts::of_run(&mut environment, self.template.helper.as_deref());
-        let command = self.template.command_with(&environment);
-        match command.and_then(|command| Ok((command, Helper::open()?))) {
-            Ok((command, (ours, helper))) => {
-                self.helper = ours.with_notice_of(&mut self.helper);
-                let stacks = self.open_stacks();
-                if let Err(start) = self.warm.take(Start { command, environment, helper, stacks }) {
-                    self.start_cold(start);
-                }
-            }
-            Err(error) => self.fail_to_start(&error),
-        }
-    }
-
-    /// Creates the file of the next run's stacks. A run needs no stacks, so it starts even if this fails.
-    fn open_stacks(&self) -> Option<OwnedFd> {
-        let created = StacksFile::create().and_then(|file| Ok((file.for_run()?, file)));
-        let (for_run, file) =
-            created.inspect_err(|error| warn!(%error, "the run has no file for its stacks")).ok().unzip();
-        self.stacks.send_replace(file);
-        for_run
-    }
-
-    /// Notes the folder of the helper, which may have another path than before.
-    fn find_helper(&mut self) {
-        let folder = self.helper_folder.path().map(Path::to_owned);
-        let before = mem::replace(&mut self.template.helper, folder);
-        if before.is_some() && before != self.template.helper {
-            // The interpreter has the old folder in its PYTHONPATH.
-            self.warm.begin_again(&self.template);
-        }
-    }
-
-    fn take_news(&mut self, news: News) {
-        match news {
-            News::Changed => self.publish(),
-            News::GaveUp(reason) => {
-                self.say(format!("no warm start, because {reason}: the script starts in a new interpreter"));
-                self.publish();
-            }
-            News::Forked(forked) => {
-                let pid = forked.pid;
-                self.run_output = RunOutput::read(forked.go(), &self.output);
-                self.apply(Event::Started(pid));
-            }
-            News::Cold(start) => self.start_cold(start),
-            News::Outdated(start) => {
-                self.warm.begin_again(&self.template);
-                self.start_cold(start);
-            }
-        }
-    }
-
     /// Adds a sentence to the script's output. The disk may stall, so another thread writes it.
     fn say(&mut self, sentence: String) {
         let output = Arc::clone(&self.output);
@@ -386,26 +331,11 @@ impl Runner {
         self.saying = Some(spawn_blocking(write));
     }
 
-    /// Starts the main process in a new interpreter.
-    fn start_cold(&mut self, start: Start) {
-        match child::start(&self.template, start) {
-            Ok((pid, pipes)) => {
-                self.run_output = RunOutput::read(pipes, &self.output);
-                self.apply(Event::Started(pid));
-            }
-            Err(error) => self.fail_to_start(&error),
-        }
-    }
-
-    fn fail_to_start(&mut self, error: &io::Error) {
-        self.apply(Event::StartFailed(describe_failure(&self.template, error)));
-    }
-
     /// Publishes the status. If it has news, wakes the waiting requests.
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let reports = ScriptReports { helper: self.helper.status(), posted: self.posts.newest() };
+            let reports = ScriptReports { helpers: self.helpers.reports(), posted: self.posts.newest() };
             let (warm, boot_id) = (self.warm.state(), status.boot_id.clone());
             let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, reports, boot_id) };
             // A new step alone is no news. Long polls get the step with their next answer.

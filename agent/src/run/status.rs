@@ -1,18 +1,22 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::{CodeStatus, MESSAGES, RunStatus};
+use std::iter::repeat;
+
+use protocol::agent::{CodeStatus, MESSAGES, MESSAGES_OF_SEVERAL, ProcessStatus, RunStatus};
 use protocol::progress::Progress;
 use protocol::warm::WarmState;
+use rustix::process::Pid;
 use tracing::field::display;
 use tracing::info;
 
-use super::phase::RunPhase;
+use super::helpers::together;
+use super::phase::{Run, RunPhase};
 
 /// What a script has reported about its progress.
 #[derive(Debug, Default)]
 pub(super) struct ScriptReports {
-    /// With the helper.
-    pub(super) helper: Option<Progress>,
+    /// With the helper, in each process.
+    pub(super) helpers: Vec<Option<Progress>>,
     /// Without the helper.
     pub(super) posted: Option<Progress>,
 }
@@ -25,7 +29,7 @@ pub(super) fn status_of(
     reports: ScriptReports,
     boot_id: String,
 ) -> RunStatus {
-    let ScriptReports { helper, posted } = reports;
+    let ScriptReports { helpers, posted } = reports;
     let (started_at, exit) = match phase {
         RunPhase::Idle | RunPhase::Configured { .. } | RunPhase::Starting { .. } => (None, None),
         RunPhase::Running { run } | RunPhase::Stopping { run, .. } | RunPhase::Ending { run, .. } => {
@@ -38,20 +42,40 @@ pub(super) fn status_of(
         boot_id,
         state: phase.wire_state(),
         generation: phase.generation(),
-        pid: phase.main_process().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
+        pid: phase.main_processes().first().map(number),
+        processes: phase.run().map(|run| processes_of(run, &helpers)).unwrap_or_default(),
         started_at,
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
         code,
-        messages: MESSAGES,
+        messages: if has_several(phase) { MESSAGES_OF_SEVERAL } else { MESSAGES },
+        newest_messages: MESSAGES_OF_SEVERAL,
         warm,
         // Until this run starts, the reports still belong to an earlier run.
-        helper: started_at.and(helper),
+        helper: started_at.and_then(|_| together(&helpers)),
         posted: started_at.and(posted),
         usage: None,
         clock_ms: None,
         log_base: None,
     }
+}
+
+fn has_several(phase: &RunPhase) -> bool {
+    phase.assignment().is_some_and(|assignment| assignment.environments.len() > 1)
+}
+
+/// The processes of a run with several processes.
+fn processes_of(run: &Run, helpers: &[Option<Progress>]) -> Vec<ProcessStatus> {
+    if run.processes.count() == 1 {
+        return vec![];
+    }
+    let reports = helpers.iter().cloned().chain(repeat(None));
+    let status = |(pid, helper): (Option<Pid>, _)| ProcessStatus { pid: pid.as_ref().map(number), helper, usage: None };
+    run.processes.pids().zip(reports).map(status).collect()
+}
+
+fn number(pid: &Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
 }
 
 /// Writes a new status to the agent's log.

@@ -4,15 +4,25 @@
 use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, ExitReport, FirstSignal};
+use protocol::env::RANK;
 use protocol::ids::Generation;
+use protocol::processes::EndedProcess;
 
 use super::event::{Action, Event, Now, Reply};
-use super::phase::{Assignment, EndCause, Kill, Run, RunPhase};
+use super::phase::{Assignment, EndCause, Kill, Run, RunEnd, RunPhase};
+use super::processes::{MainEnd, MainProcesses};
 use super::report::{exit_code, not_started, report};
 use crate::refusal::RequestRefusal;
 
 /// Time between SIGTERM and SIGKILL for a run that SIGINT has not ended.
 const AFTER_SIGTERM: Duration = Duration::from_secs(2);
+
+/// Time until SIGKILL for the other processes when one of them has left after a notice. All get the notice, and the first
+/// rank may still be saving.
+const AFTER_LEAVING: Duration = Duration::from_secs(30);
+
+/// The exit code of one of several processes that could not be started, as in a shell.
+const CANNOT_START: i32 = 126;
 
 /// The state of the runner. The default is the state of an agent at its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,7 +67,7 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
         Event::Terminate { grace } => stop(phase, grace, EndCause::Terminated, now),
         Event::Finish if phase.is_active() => refused(phase, RequestRefusal::Active),
         Event::Finish => Moved { phase, reply: Reply::Done, action: Some(Action::EndAgent) },
-        Event::Started(_) | Event::StartFailed(_) | Event::MainEnded(_) | Event::AllEnded { .. } | Event::Tick => {
+        Event::Started(_) | Event::StartFailed(_) | Event::MainsEnded(_) | Event::AllEnded { .. } | Event::Tick => {
             progress(phase, event, now)
         }
     };
@@ -120,7 +130,7 @@ fn run(phase: RunPhase, asked: Option<Generation>) -> Moved {
     match phase {
         RunPhase::Idle => refused(phase, RequestRefusal::NothingConfigured),
         RunPhase::Configured { assignment } => {
-            let action = Some(Action::Start(assignment.changes.clone()));
+            let action = Some(Action::Start(assignment.environments.clone()));
             Moved { phase: RunPhase::Starting { assignment }, reply: Reply::Done, action }
         }
         RunPhase::Starting { .. }
@@ -148,9 +158,9 @@ fn stop(phase: RunPhase, grace: Duration, asked: EndCause, now: Now) -> Moved {
         RunPhase::Ending { .. } => underway(phase),
         RunPhase::Running { run } => {
             let (kill, action) = if grace.is_zero() {
-                (Kill::Sent, Action::Kill(run.pid))
+                (Kill::Sent, Action::Kill(run.processes.living()))
             } else {
-                (Kill::At(now.monotonic + grace), Action::Terminate(run.pid))
+                (Kill::At(now.monotonic + grace), Action::Terminate(run.processes.living()))
             };
             Moved { action: Some(action), ..underway(RunPhase::Stopping { run, kill, cause: asked }) }
         }
@@ -176,7 +186,7 @@ fn interrupt(phase: RunPhase, grace: Duration, now: Now) -> Moved {
         RunPhase::Running { run } if !grace.is_zero() => {
             let terminate = now.monotonic + grace.saturating_sub(AFTER_SIGTERM).max(grace / 2);
             let kill = Kill::Interrupted { terminate, kill: now.monotonic + grace };
-            let action = Some(Action::Interrupt(run.pid));
+            let action = Some(Action::Interrupt(run.processes.living()));
             Moved { phase: RunPhase::Stopping { run, kill, cause: EndCause::Stopped }, reply: Reply::Underway, action }
         }
         // The request was repeated.
@@ -195,39 +205,77 @@ fn interrupt(phase: RunPhase, grace: Duration, now: Now) -> Moved {
 fn kill_when_due(run: Run, kill: Kill, cause: EndCause, now: Now) -> Moved {
     match kill {
         Kill::Interrupted { terminate, kill } if terminate <= now.monotonic => {
-            let action = Some(Action::Terminate(run.pid));
+            let action = Some(Action::Terminate(run.processes.living()));
             Moved { phase: RunPhase::Stopping { run, kill: Kill::At(kill), cause }, reply: Reply::Done, action }
         }
         Kill::At(deadline) if deadline <= now.monotonic => {
-            let action = Some(Action::Kill(run.pid));
+            let action = Some(Action::Kill(run.processes.living()));
             Moved { phase: RunPhase::Stopping { run, kill: Kill::Sent, cause }, reply: Reply::Done, action }
         }
         Kill::Interrupted { .. } | Kill::At(_) | Kill::Sent => to(RunPhase::Stopping { run, kill, cause }),
     }
 }
 
+/// One of several processes of a run; `None` if the run has only one.
+fn ended_process(assignment: &Assignment, index: usize) -> Option<EndedProcess> {
+    let changes = assignment.environments.get(index).filter(|_| assignment.environments.len() > 1)?;
+    let rank = changes.iter().find(|(name, _)| name.as_str() == RANK).and_then(|(_, rank)| rank.as_ref()?.parse().ok());
+    Some(EndedProcess { index: u32::try_from(index).ok()?, rank })
+}
+
+/// The phase of a run after the end of some of its main processes. `stopping` says how the run is being stopped already. A
+/// run that is not being stopped is killed if one of its processes has failed. If one has left, the others get
+/// [`AFTER_LEAVING`].
+fn after_end(run: Run, stopping: Option<(Kill, EndCause)>, now: Now) -> Moved {
+    let living = run.processes.living();
+    if living.is_empty()
+        && let Some((process, MainEnd { outcome, at })) = run.processes.decisive()
+    {
+        let cause = stopping.map_or(EndCause::Own, |(_, cause)| cause);
+        return to(RunPhase::Ending { run, end: RunEnd { outcome, process, cause, at } });
+    }
+    match stopping {
+        Some((kill, cause)) => to(RunPhase::Stopping { run, kill, cause }),
+        None if run.processes.have_failed() => Moved {
+            phase: RunPhase::Stopping { run, kill: Kill::Sent, cause: EndCause::Own },
+            reply: Reply::Done,
+            action: Some(Action::Kill(living)),
+        },
+        None if run.processes.have_left() => {
+            let kill = Kill::At(now.monotonic + AFTER_LEAVING);
+            to(RunPhase::Stopping { run, kill, cause: EndCause::Own })
+        }
+        None => to(RunPhase::Running { run }),
+    }
+}
+
 /// Applies what the runner reports. An event that does not fit the phase is late and changes nothing.
 fn progress(phase: RunPhase, event: Event, now: Now) -> Moved {
     match (phase, event) {
-        (RunPhase::Starting { assignment }, Event::Started(pid)) => {
-            to(RunPhase::Running { run: Run { assignment, pid, started_at: now.wall } })
+        (RunPhase::Starting { assignment }, Event::Started(pids)) => {
+            let processes = MainProcesses::started(pids);
+            to(RunPhase::Running { run: Run { assignment, processes, started_at: now.wall } })
         }
         (RunPhase::Starting { assignment }, Event::StartFailed(reason)) => {
             to(RunPhase::Exited { assignment, started_at: None, report: not_started(reason, EndCause::Own, now) })
         }
-        (RunPhase::Running { run }, Event::MainEnded(outcome)) => {
-            to(RunPhase::Ending { run, outcome, cause: EndCause::Own, ended_at: now.wall })
+        (RunPhase::Running { mut run }, Event::StartFailed(_)) => {
+            run.processes.add_failed(MainEnd { outcome: ExitOutcome::Code(CANNOT_START), at: now.wall });
+            after_end(run, None, now)
         }
-        (RunPhase::Stopping { run, cause, .. }, Event::MainEnded(outcome)) => {
-            to(RunPhase::Ending { run, outcome, cause, ended_at: now.wall })
+        (RunPhase::Running { mut run }, Event::MainsEnded(ends)) => {
+            run.processes.end(ends, now.wall, false);
+            after_end(run, None, now)
+        }
+        (RunPhase::Stopping { mut run, kill, cause }, Event::MainsEnded(ends)) => {
+            run.processes.end(ends, now.wall, kill == Kill::Sent);
+            after_end(run, Some((kill, cause)), now)
         }
         (RunPhase::Stopping { run, kill, cause }, Event::Tick) => kill_when_due(run, kill, cause, now),
-        (
-            RunPhase::Ending { run, outcome, cause, ended_at },
-            Event::AllEnded { exception, stderr_tail, not_started },
-        ) => {
-            let outcome = not_started.map_or(outcome, ExitOutcome::NotStarted);
-            let report = ExitReport { exception, stderr_tail, ..report(outcome, cause, ended_at) }.bounded();
+        (RunPhase::Ending { run, end }, Event::AllEnded { exception, stderr_tail, not_started }) => {
+            let outcome = not_started.map_or(end.outcome, ExitOutcome::NotStarted);
+            let process = ended_process(&run.assignment, end.process);
+            let report = ExitReport { process, exception, stderr_tail, ..report(outcome, end.cause, end.at) }.bounded();
             to(RunPhase::Exited { assignment: run.assignment, started_at: Some(run.started_at), report })
         }
         (
@@ -246,7 +294,7 @@ fn progress(phase: RunPhase, event: Event, now: Now) -> Moved {
             | Event::Finish
             | Event::Started(_)
             | Event::StartFailed(_)
-            | Event::MainEnded(_)
+            | Event::MainsEnded(_)
             | Event::AllEnded { .. }
             | Event::Tick,
         ) => to(phase),

@@ -72,7 +72,7 @@ impl RequestFailure {
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
             Self::Framing
             | Self::Query(_)
-            | Self::Config(ConfigError::NotAnObject(_))
+            | Self::Config(ConfigError::NotAnObject(_) | ConfigError::Count { .. })
             | Self::Post(_)
             | Self::BodyLost(_) => (StatusCode::BAD_REQUEST, ErrorCode::BadRequest),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::TooLarge),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use protocol::stacks::{Dump, ProcessStacks, Stacks, TEXT_BYTES};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use tokio::sync::{Mutex, Semaphore, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
@@ -24,6 +24,8 @@ use crate::process::reaper::is_child;
 
 /// Maximum number of processes in an answer.
 const PROCESSES_MAX: usize = 64;
+/// Minimum bytes of text for each main process and its descendants.
+const TEXT_BYTES_MIN: usize = 4096;
 /// A dump is complete when the file has not grown for this time.
 const QUIET: Duration = Duration::from_millis(50);
 /// The interval at which to look whether the file has grown.
@@ -39,9 +41,9 @@ const SOURCE_LIMIT: Duration = Duration::from_millis(200);
 /// What requests for stacks need.
 #[derive(Debug, Clone)]
 pub(crate) struct StacksOfRun {
-    /// The file of the newest run; `None` if it could not be created.
-    file: watch::Receiver<Option<StacksFile>>,
-    /// The newest answer. Locked while the next one is made, because only one at a time may use the file.
+    /// The file of each main process of the newest run; `None` if it could not be created.
+    files: watch::Receiver<Vec<Option<StacksFile>>>,
+    /// The newest answer. Locked while the next one is made, because only one at a time may use the files.
     newest: Arc<Mutex<Option<MadeStacks>>>,
     /// One task at a time may read the script's files, because it may wait for a dead disk for ever.
     reader: Arc<Semaphore>,
@@ -51,49 +53,51 @@ pub(crate) struct StacksOfRun {
 /// An answer.
 #[derive(Debug)]
 struct MadeStacks {
-    main: Pid,
+    mains: Vec<MainOfRun>,
     began: Instant,
     stacks: Arc<Stacks>,
 }
 
+/// A main process that lives, and its index in the replica.
+pub(crate) type MainOfRun = (usize, Pid);
+
 impl StacksOfRun {
-    pub(crate) fn new(file: watch::Receiver<Option<StacksFile>>, work_dir: PathBuf) -> Self {
-        Self { file, newest: Arc::default(), reader: Arc::new(Semaphore::new(1)), work_dir }
+    pub(crate) fn new(files: watch::Receiver<Vec<Option<StacksFile>>>, work_dir: PathBuf) -> Self {
+        Self { files, newest: Arc::default(), reader: Arc::new(Semaphore::new(1)), work_dir }
     }
 
-    /// The stacks of the main process and of its descendants. Without processes if the main process has ended. All
-    /// requests that wait while an answer is made get the next answer.
-    pub(crate) async fn of(&self, main: Pid) -> Arc<Stacks> {
+    /// The stacks of the main processes and of their descendants, except of those that have ended. All requests that wait
+    /// while an answer is made get the next answer.
+    pub(crate) async fn of(&self, mains: Vec<MainOfRun>) -> Arc<Stacks> {
         let asked_at = Instant::now();
         let mut newest = self.newest.lock().await;
-        if let Some(made) = newest.as_ref().filter(|made| made.main == main && asked_at <= made.began) {
+        if let Some(made) = newest.as_ref().filter(|made| made.mains == mains && asked_at <= made.began) {
             return Arc::clone(&made.stacks);
         }
         let began = Instant::now();
-        let stacks = Arc::new(self.make(main, began).await);
-        *newest = Some(MadeStacks { main, began, stacks: Arc::clone(&stacks) });
+        let stacks = Arc::new(self.make(&mains, began).await);
+        *newest = Some(MadeStacks { mains, began, stacks: Arc::clone(&stacks) });
         stacks
     }
 
-    async fn make(&self, main: Pid, began: Instant) -> Stacks {
+    async fn make(&self, mains: &[MainOfRun], began: Instant) -> Stacks {
         // While the request waited, the run may have ended, and its number may belong to another process.
-        if !is_child(main) {
-            return Stacks { processes: vec![] };
+        let mains: Vec<MainOfRun> = mains.iter().copied().filter(|(_, main)| is_child(*main)).collect();
+        let files = self.files.borrow().clone();
+        let mut families = JoinSet::new();
+        for (index, main) in &mains {
+            let file = files.get(*index).cloned().flatten();
+            let left = (TEXT_BYTES / 4 * 3 / mains.len()).max(TEXT_BYTES_MIN);
+            let texts = Texts { file, left, until: began + DUMPS_LIMIT };
+            let index = (files.len() > 1).then_some(*index);
+            families.spawn(of_family(index, *main, (PROCESSES_MAX / mains.len()).max(1), texts));
         }
-        let mut family = family(number(main));
-        family.truncate(PROCESSES_MAX);
-        let mut texts =
-            Texts { file: self.file.borrow().clone(), left: TEXT_BYTES / 4 * 3, until: began + DUMPS_LIMIT };
-        let of_main = proc::program(main);
-        let mut processes = Vec::new();
-        for (pid, stat) in family {
-            let Some(pid) = Pid::from_raw(pid) else { continue };
-            let place = if pid == main { ProcessPlace::Main } else { ProcessPlace::Child { of: of_main.clone() } };
-            processes.push((of_process(pid, stat, place, &mut texts).await, stat));
-        }
+        let mut families = families.join_all().await;
+        families.sort_by_key(|family| family.first().and_then(|(main, _)| main.process));
         sleep_until(began + CPU_WINDOW).await;
         let elapsed = began.elapsed();
-        let processes = processes.into_iter().map(|(process, stat)| measured(process, stat, elapsed)).collect();
+        let processes =
+            families.into_iter().flatten().map(|(process, stat)| measured(process, stat, elapsed)).collect();
         Stacks { processes: self.with_source(processes).await }
     }
 
@@ -115,7 +119,21 @@ impl StacksOfRun {
     }
 }
 
-/// The dumps of one answer.
+/// A main process with this index in a replica of several processes, and then its descendants, at most `count` in all.
+async fn of_family(index: Option<usize>, main: Pid, count: usize, mut texts: Texts) -> Vec<(ProcessStacks, Stat)> {
+    let of_main = proc::program(main);
+    let index = index.and_then(|index| u32::try_from(index).ok());
+    let mut processes = Vec::new();
+    for (pid, stat) in family(number(main)).into_iter().take(count) {
+        let Some(pid) = Pid::from_raw(pid) else { continue };
+        let place = if pid == main { ProcessPlace::Main } else { ProcessPlace::Child { of: of_main.clone() } };
+        let process = if pid == main { index } else { None };
+        processes.push((ProcessStacks { process, ..of_process(pid, stat, place, &mut texts).await }, stat));
+    }
+    processes
+}
+
+/// The dumps of one main process and its descendants.
 struct Texts {
     file: Option<StacksFile>,
     /// How many bytes are left for the other dumps.
@@ -133,6 +151,7 @@ async fn of_process(pid: Pid, stat: Stat, place: ProcessPlace, texts: &mut Texts
     };
     ProcessStacks {
         pid: pid.as_raw_nonzero().get().unsigned_abs(),
+        process: None,
         program,
         state: stat.state,
         cpu_percent: 0,

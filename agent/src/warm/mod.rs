@@ -7,12 +7,13 @@
 //! This module starts and kills the interpreter, and owns the run that waits for the interpreter. The runner reaps all
 //! processes.
 
+mod fork;
 pub mod rules;
 mod wire;
 
 use std::future::pending;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -24,11 +25,13 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::process::child::{self, Pipes, RunTemplate, Start};
+use crate::process::child::{self, RunTemplate, Start};
 use crate::process::environment::{EnvChanges, Environment};
 use crate::process::proc;
-use crate::process::reaper::{is_child, kill_group};
-use wire::{RunRequest, WarmAnswer, exchange, request_run};
+use crate::process::reaper::kill_group;
+pub use fork::Forked;
+use fork::{Forking, Outcome};
+use wire::{WarmAnswer, exchange};
 
 /// The interpreter's program.
 const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
@@ -36,9 +39,6 @@ const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include
 /// The imports are given up when they use no processor time for this long. A requested run waits for the imports, which
 /// may take minutes on a busy machine or on a slow network file system.
 const IMPORT_PAUSE_MAX: Duration = Duration::from_secs(30);
-
-/// Maximum time until a forked process answers. The answer usually takes 30 ms.
-const FORK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Maximum characters of a reason. The text of a Python exception can be long.
 const REASON_CHARS_MAX: usize = 1024;
@@ -82,9 +82,9 @@ enum WarmRun {
     #[default]
     None,
     /// The run waits for the imports.
-    Waits(Start),
+    Waits(Vec<Start>),
     /// The run has been requested from the interpreter.
-    Requested { start: Start, pipes: Pipes, answer: AwaitedAnswer },
+    Requested { starts: Vec<Start>, forking: Forking },
 }
 
 /// What has happened to the interpreter or to the run.
@@ -94,29 +94,11 @@ pub enum News {
     /// The imports were given up, for this reason. Runs start in a new interpreter.
     GaveUp(String),
     /// The run can start.
-    Forked(Forked),
+    Forked(Vec<Forked>),
     /// The run must start in a new interpreter.
-    Cold(Start),
+    Cold(Vec<Start>),
     /// The run must start in a new interpreter, because the script has other imports now. Call [`Warm::begin_again`].
-    Outdated(Start),
-}
-
-/// A forked process that waits for the start of its script. Dropping this value ends the process.
-pub struct Forked {
-    /// The process id. The process is a child of the agent, and leads its process group.
-    pub pid: Pid,
-    /// Its output.
-    pub pipes: Pipes,
-    agent: UnixStream,
-}
-
-impl Forked {
-    /// Lets the process execute the script.
-    pub fn go(self) -> Pipes {
-        // This fails only if the process has ended. The runner then reaps it.
-        let _ = self.agent.into_std().and_then(|stream| io::Write::write_all(&mut &stream, b"g"));
-        self.pipes
-    }
+    Outdated(Vec<Start>),
 }
 
 impl Warm {
@@ -164,25 +146,27 @@ impl Warm {
         }
     }
 
-    /// Accepts a run. [`Warm::next`] then returns the run's news. `Err` gives the run back, because it must start in a
-    /// new interpreter.
-    pub fn take(&mut self, start: Start) -> Result<(), Start> {
+    /// Accepts the processes of a run. [`Warm::next`] then returns the run's news. `Err` gives them back, because they
+    /// must start in new interpreters.
+    pub fn take(&mut self, starts: Vec<Start>) -> Result<(), Vec<Start>> {
         match &self.interpreter {
-            Interpreter::None | Interpreter::Cold(_) => Err(start),
+            Interpreter::None | Interpreter::Cold(_) => Err(starts),
             Interpreter::Importing { .. } => {
-                self.run = WarmRun::Waits(start);
+                self.run = WarmRun::Waits(starts);
                 Ok(())
             }
-            Interpreter::Ready { environment: imported, requests, .. } => match request(requests, imported, &start) {
-                Ok((pipes, answer)) => {
-                    self.run = WarmRun::Requested { start, pipes, answer };
-                    Ok(())
+            Interpreter::Ready { environment: imported, requests, .. } => {
+                match Forking::begin(requests, imported, &starts) {
+                    Ok(forking) => {
+                        self.run = WarmRun::Requested { starts, forking };
+                        Ok(())
+                    }
+                    Err(reason) => {
+                        info!(reason, "the run starts cold");
+                        Err(starts)
+                    }
                 }
-                Err(reason) => {
-                    info!(reason, "the run starts cold");
-                    Err(start)
-                }
-            },
+            }
         }
     }
 
@@ -198,9 +182,9 @@ impl Warm {
                 let answer = ready.await;
                 self.imported(answer)
             }
-            (_, WarmRun::Requested { answer, .. }) => {
-                let answer = answer.await;
-                self.forked(answer)
+            (_, WarmRun::Requested { forking, .. }) => {
+                forking.answered().await;
+                self.forked()
             }
             (_, WarmRun::Waits(_)) => self.waited(),
             (Interpreter::None | Interpreter::Ready { .. } | Interpreter::Cold(_), WarmRun::None) => pending().await,
@@ -233,35 +217,25 @@ impl Warm {
     }
 
     fn waited(&mut self) -> News {
-        let WarmRun::Waits(start) = std::mem::take(&mut self.run) else { return News::Changed };
-        match self.take(start) {
+        let WarmRun::Waits(starts) = std::mem::take(&mut self.run) else { return News::Changed };
+        match self.take(starts) {
             Ok(()) => News::Changed,
-            Err(start) => News::Cold(start),
+            Err(starts) => News::Cold(starts),
         }
     }
 
-    fn forked(&mut self, answer: io::Result<(UnixStream, WarmAnswer)>) -> News {
-        let WarmRun::Requested { start, pipes, .. } = std::mem::take(&mut self.run) else { return News::Changed };
-        match answer {
-            Ok((agent, WarmAnswer::Pid(pid))) => {
-                // The process may have been killed and reaped meanwhile.
-                let pid = Pid::from_raw(pid).filter(|pid| is_child(*pid));
-                if let Some(pid) = pid {
-                    return News::Forked(Forked { pid, pipes, agent });
-                }
-                info!(reason = "the forked process has ended", "the run starts cold");
-            }
-            Ok((_, WarmAnswer::Outdated(reason))) => {
+    fn forked(&mut self) -> News {
+        let WarmRun::Requested { starts, forking } = std::mem::take(&mut self.run) else { return News::Changed };
+        match forking.outcome() {
+            Outcome::Forked(processes) => return News::Forked(processes),
+            Outcome::Outdated(reason) => {
                 info!(reason, "the run starts cold, and another interpreter begins");
-                return News::Outdated(start);
+                return News::Outdated(starts);
             }
-            Ok((_, WarmAnswer::Cold(reason))) => info!(reason, "the run starts cold"),
-            Ok((_, WarmAnswer::Ready { .. })) => {
-                info!(reason = "the answer is not a process id", "the run starts cold")
-            }
-            Err(error) => self.end(&format!("a run could not be forked: {error}")),
+            Outcome::Cold(reason) => info!(reason, "the run starts cold"),
+            Outcome::Failed(error) => self.end(&format!("a run could not be forked: {error}")),
         }
-        News::Cold(start)
+        News::Cold(starts)
     }
 
     /// Call this when the interpreter's process has been reaped.
@@ -310,31 +284,6 @@ async fn discard(mut output: pipe::Receiver) {
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
 }
 
-/// Asks the interpreter for a run. Returns the pipes of the run's output, and a future of the answer.
-fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Result<(Pipes, AwaitedAnswer), String> {
-    let changes = rules::changes(imported, &start.environment)
-        .map_err(|name| format!("the variable {name} differs from that of the warm interpreter"))?;
-    let words: Option<Vec<&str>> = start.command[1..].iter().map(|word| word.to_str()).collect();
-    let request = RunRequest { argv: words.ok_or("an argument is not text")?, env: changes };
-    let mut message = serde_json::to_vec(&request).expect("texts always serialize");
-    message.push(b'\n');
-    let send = || {
-        let (stdout, stdout_end) = io::pipe()?;
-        let (stderr, stderr_end) = io::pipe()?;
-        let (agent, run) = StdStream::pair()?;
-        agent.set_nonblocking(true)?;
-        let descriptors = [stdout_end.as_fd(), stderr_end.as_fd(), run.as_fd(), start.helper.as_fd()];
-        let stacks = start.stacks.as_ref().map(AsFd::as_fd);
-        request_run(requests, &descriptors.into_iter().chain(stacks).collect::<Vec<_>>())?;
-        let pipes = Pipes {
-            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
-            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
-        };
-        Ok((pipes, within(FORK_LIMIT, exchange(UnixStream::from_std(agent)?, message))))
-    };
-    send().map_err(|error: io::Error| format!("cannot send a request to the warm interpreter: {error}"))
-}
-
 /// Waits for an exchange as long as `used`, the processor time of the other process, grows within each `pause`.
 async fn while_used<T>(
     used: impl Fn() -> Option<Duration>,
@@ -354,19 +303,6 @@ async fn while_used<T>(
         }
         before = now;
     }
-}
-
-/// Limits the time of an exchange.
-fn within(
-    limit: Duration,
-    exchange: impl Future<Output = io::Result<(UnixStream, WarmAnswer)>> + Send + 'static,
-) -> AwaitedAnswer {
-    Box::pin(async move {
-        timeout(limit, exchange).await.unwrap_or_else(|_| {
-            let text = format!("no answer within {} s", limit.as_secs());
-            Err(io::Error::new(io::ErrorKind::TimedOut, text))
-        })
-    })
 }
 
 #[cfg(test)]

@@ -53,8 +53,9 @@ fn a_lease_is_a_duration_as_in_the_client_or_a_number_of_seconds() {
 
 #[test]
 fn flags_in_the_spelling_of_torchrun_have_the_same_effect() {
-    let ours = join("--join 10.0.0.1:29400 --task digits --worker-num 2 --max-restarts 3");
-    let theirs = "--rdzv_endpoint=10.0.0.1:29400 --rdzv_id=digits --nnodes=2:2 --max_restarts=3 --monitor_interval=0.5";
+    let ours = join("--join 10.0.0.1:29400 --task digits --worker-num 2 --nproc-per-node 8 --max-restarts 3");
+    let theirs = "--rdzv_endpoint=10.0.0.1:29400 --rdzv_id=digits --nnodes=2:2 --nproc_per_node=8 --max_restarts=3 \
+                  --monitor_interval=0.5";
     assert_eq!(join(theirs), ours);
     assert_eq!(join(&theirs.replace('_', "-")), ours);
 }

@@ -17,6 +17,7 @@ mod phase_tables;
 mod posts;
 mod protocol_over_http;
 mod pushing;
+mod several;
 mod stacks;
 mod stopping_leaves_no_survivor;
 mod support;

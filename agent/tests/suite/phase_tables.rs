@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use agent::process::environment::EnvChanges;
 use agent::refusal::RequestRefusal;
 use agent::run::event::{Action, Event, Now, Reply};
-use agent::run::phase::{Assignment, Kill, RunPhase};
+use agent::run::phase::{Assignment, Kill, Run, RunPhase};
+use agent::run::processes::MainProcesses;
 use agent::run::step::{State, Step, step};
 use protocol::agent::{ExitOutcome, FirstSignal, RunState};
 use protocol::ids::{Generation, UnixMillis};
+use protocol::processes::EndedProcess;
 use rustix::process::Pid;
 
 const PID: i32 = 4242;
@@ -26,7 +28,12 @@ fn changes(value: &str) -> EnvChanges {
 }
 
 fn config(number: &str, value: &str) -> Event {
-    Event::Config(Assignment { generation: generation(number), membership: None, code: None, changes: changes(value) })
+    Event::Config(Assignment {
+        generation: generation(number),
+        membership: None,
+        code: None,
+        environments: vec![changes(value)],
+    })
 }
 
 fn run(number: &str) -> Event {
@@ -42,7 +49,7 @@ fn all_ended() -> Event {
 }
 
 fn main_ended(code: i32) -> Event {
-    Event::MainEnded(ExitOutcome::Code(code))
+    Event::MainsEnded(vec![(pid(), ExitOutcome::Code(code))])
 }
 
 /// A state machine, and a clock that moves only when the test sets it.
@@ -78,7 +85,7 @@ impl Machine {
 /// The events that lead to each phase except `Starting`, for the generation with this number.
 fn ways(number: &str) -> [(RunState, Vec<Event>); 6] {
     let configured = vec![config(number, "1")];
-    let running = [configured.clone(), vec![run(number), Event::Started(pid())]].concat();
+    let running = [configured.clone(), vec![run(number), Event::Started(vec![pid()])]].concat();
     let stopping = [running.clone(), vec![stop("", 10)]].concat();
     let ending = [running.clone(), vec![main_ended(3)]].concat();
     let exited = [ending.clone(), vec![all_ended()]].concat();
@@ -194,7 +201,7 @@ fn a_notice_is_accepted_for_the_configured_start_alone_and_changes_no_phase() {
 fn only_a_configured_run_is_started() {
     for (state, way) in ways("1.1") {
         let (_, action) = Machine::after(way).take(run("1.1"));
-        let expected = (state == RunState::Configured).then(|| Action::Start(changes("1")));
+        let expected = (state == RunState::Configured).then(|| Action::Start(vec![changes("1")]));
         assert_eq!(action, expected, "{state:?}");
     }
 }
@@ -251,13 +258,13 @@ fn messages_older_than_the_newest_generation_are_refused_and_change_nothing() {
 #[test]
 fn the_report_of_a_run_contains_the_outcome_the_time_and_the_cause_of_its_end() {
     for (stops, stopped) in [(vec![], false), (vec![stop("", 10)], true)] {
-        let mut machine = Machine::after([config("1.1", "1"), run("1.1"), Event::Started(pid())]);
+        let mut machine = Machine::after([config("1.1", "1"), run("1.1"), Event::Started(vec![pid()])]);
         for stop in stops {
             machine.take(stop);
         }
         machine.seconds = 7;
         machine.take(main_ended(75));
-        assert_eq!((machine.wire(), machine.state.phase.main_process()), (RunState::Stopping, None));
+        assert_eq!((machine.wire(), machine.state.phase.main_processes()), (RunState::Stopping, vec![]));
         // A stop after the end of the main process is not the cause of that end.
         machine.take(stop("", 0));
         machine.seconds = 8;
@@ -273,11 +280,11 @@ fn the_report_of_a_run_contains_the_outcome_the_time_and_the_cause_of_its_end() 
 #[test]
 fn a_stop_sends_sigterm_and_then_sigkill_after_the_grace() {
     let mut machine = Machine::after(ways("1.1")[2].1.clone());
-    assert_eq!(machine.take(stop("1.1", 10)), (Reply::Underway, Some(Action::Terminate(pid()))));
+    assert_eq!(machine.take(stop("1.1", 10)), (Reply::Underway, Some(Action::Terminate(vec![pid()]))));
     machine.seconds = 9;
     assert_eq!(machine.take(Event::Tick).1, None);
     machine.seconds = 10;
-    assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(pid())));
+    assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(vec![pid()])));
     assert_eq!(machine.take(Event::Tick).1, None, "SIGKILL is sent again");
     assert_eq!(machine.take(stop("1.1", 0)), (Reply::Underway, None));
 }
@@ -289,25 +296,25 @@ fn an_interrupt_sends_sigint_then_sigterm_and_then_sigkill() {
     let running = || Machine::after(ways("1.1")[2].1.clone());
     for (grace, sigterm) in [(10, 8), (3, 2), (2, 1)] {
         let mut machine = running();
-        assert_eq!(machine.take(interrupt(grace)), (Reply::Underway, Some(Action::Interrupt(pid()))));
+        assert_eq!(machine.take(interrupt(grace)), (Reply::Underway, Some(Action::Interrupt(vec![pid()]))));
         assert_eq!(machine.take(interrupt(grace)), (Reply::Underway, None), "SIGINT is sent again");
         let actions = (0..=grace).map(|second| {
             machine.seconds = second;
             machine.take(Event::Tick).1
         });
         let expected = (0..=grace).map(|second| match second {
-            _ if second == sigterm => Some(Action::Terminate(pid())),
-            _ if second == grace => Some(Action::Kill(pid())),
+            _ if second == sigterm => Some(Action::Terminate(vec![pid()])),
+            _ if second == grace => Some(Action::Kill(vec![pid()])),
             _ => None,
         });
         assert_eq!(actions.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{grace}");
     }
-    for (later, action) in [(5, Action::Terminate(pid())), (0, Action::Kill(pid()))] {
+    for (later, action) in [(5, Action::Terminate(vec![pid()])), (0, Action::Kill(vec![pid()]))] {
         let mut machine = running();
         machine.take(interrupt(10));
         assert_eq!(machine.take(stop("", later)), (Reply::Underway, Some(action)));
     }
-    assert_eq!(running().take(interrupt(0)), (Reply::Underway, Some(Action::Kill(pid()))));
+    assert_eq!(running().take(interrupt(0)), (Reply::Underway, Some(Action::Kill(vec![pid()]))));
     for number in ["", "1.1"] {
         let expected = [
             (Reply::Done, RunState::Idle),
@@ -324,7 +331,7 @@ fn an_interrupt_sends_sigint_then_sigterm_and_then_sigkill() {
 #[test]
 fn a_stop_without_grace_kills_at_once() {
     let mut machine = Machine::after(ways("1.1")[2].1.clone());
-    assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(pid()))));
+    assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(vec![pid()]))));
 }
 
 #[test]
@@ -335,7 +342,7 @@ fn a_later_stop_can_shorten_the_grace_and_not_lengthen_it() {
         let RunPhase::Stopping { kill, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
         assert_eq!(*kill, Kill::At(machine.clock + Duration::from_secs(deadline)));
     }
-    assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(pid()))));
+    assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(vec![pid()]))));
 }
 
 #[test]
@@ -350,7 +357,7 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
         assert_eq!((report.stopped, report.terminated), (true, terminated));
         let stopped = machine.state.clone();
         assert_eq!(
-            machine.take(Event::Started(pid())),
+            machine.take(Event::Started(vec![pid()])),
             (Reply::Done, None),
             "wrong reply to the event that came after the end"
         );
@@ -384,7 +391,9 @@ fn the_exit_code_is_that_of_the_last_ended_run_even_if_another_run_is_configured
 
 #[test]
 fn late_events_change_nothing() {
-    for event in [Event::Started(pid()), Event::StartFailed("x".to_owned()), main_ended(0), all_ended(), Event::Tick] {
+    for event in
+        [Event::Started(vec![pid()]), Event::StartFailed("x".to_owned()), main_ended(0), all_ended(), Event::Tick]
+    {
         for of_phase in [0, 1, 5] {
             let mut machine = Machine::after(ways("1.1")[of_phase].1.clone());
             let before = machine.state.clone();
@@ -392,4 +401,101 @@ fn late_events_change_nothing() {
             assert_eq!(machine.state, before);
         }
     }
+}
+
+fn two() -> [Pid; 2] {
+    [PID, PID + 1].map(|pid| Pid::from_raw(pid).unwrap())
+}
+
+/// A run of two processes, after these events.
+fn of_two(events: impl IntoIterator<Item = Event>) -> Machine {
+    let assignment = Assignment {
+        generation: generation("1.1"),
+        membership: None,
+        code: None,
+        environments: vec![changes("0"), [("RANK".parse().unwrap(), Some("9".to_owned()))].into()],
+    };
+    let begin = [Event::Config(assignment), run("1.1"), Event::Started(two().to_vec())];
+    Machine::after(begin.into_iter().chain(events))
+}
+
+fn ended(process: usize, code: i32) -> Event {
+    Event::MainsEnded(vec![(two()[process], ExitOutcome::Code(code))])
+}
+
+#[test]
+fn the_end_of_several_processes_is_that_of_the_first_that_failed() {
+    for (ends, code, process) in [
+        ([ended(0, 0), ended(1, 0)], 0, 1),
+        ([ended(0, 75), ended(1, 0)], 75, 0),
+        ([ended(1, 3), ended(0, 4)], 3, 1),
+        ([ended(1, 0), ended(0, 4)], 4, 0),
+    ] {
+        let mut machine = of_two(ends.clone());
+        machine.take(all_ended());
+        let RunPhase::Exited { report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+        let process = EndedProcess { index: process, rank: (process == 1).then_some(9) };
+        assert_eq!((&report.outcome, report.process), (&ExitOutcome::Code(code), Some(process)), "{ends:?}");
+    }
+}
+
+#[test]
+fn after_a_failure_the_others_are_killed_at_once_unless_a_stop_is_under_way() {
+    let mut machine = of_two([]);
+    assert_eq!(machine.take(ended(0, 0)).1, None);
+    assert_eq!(machine.wire(), RunState::Running);
+    let mut machine = of_two([]);
+    assert_eq!(machine.take(ended(1, 1)).1, Some(Action::Kill(vec![two()[0]])));
+    assert_eq!((machine.wire(), machine.take(stop("1.1", 10))), (RunState::Stopping, (Reply::Underway, None)));
+    let mut machine = of_two([stop("1.1", 10)]);
+    assert_eq!(machine.take(ended(1, 1)).1, None);
+    machine.seconds = 10;
+    assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(vec![two()[0]])));
+}
+
+#[test]
+fn if_one_of_several_processes_cannot_be_started_the_others_are_killed() {
+    let mut machine = of_two([]);
+    let RunPhase::Running { run } = machine.state.phase else { panic!("{:?}", machine.state) };
+    machine.state.phase = RunPhase::Running { run: Run { processes: MainProcesses::started(vec![pid()]), ..run } };
+    let failed = Event::StartFailed("no memory".to_owned());
+    assert_eq!(machine.take(failed).1, Some(Action::Kill(vec![pid()])));
+    machine.take(Event::MainsEnded(vec![(pid(), ExitOutcome::Signal(9))]));
+    machine.take(all_ended());
+    let RunPhase::Exited { report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+    assert_eq!(
+        (&report.outcome, report.process),
+        (&ExitOutcome::Code(126), Some(EndedProcess { index: 1, rank: Some(9) }))
+    );
+}
+
+#[test]
+fn of_processes_that_end_at_the_same_time_the_one_that_was_killed_is_named_and_no_ended_one_gets_a_signal() {
+    let out_of_memory = ExitOutcome::OutOfMemory { limit: None };
+    for (ends, process) in [
+        ([ExitOutcome::Code(1), out_of_memory], 1),
+        ([ExitOutcome::Code(1), ExitOutcome::Signal(11)], 1),
+        ([ExitOutcome::Code(2), ExitOutcome::Code(1)], 0),
+    ] {
+        let mut machine = of_two([]);
+        let both = two().into_iter().zip(ends).collect();
+        assert_eq!(machine.take(Event::MainsEnded(both)).1, None);
+        machine.take(all_ended());
+        let RunPhase::Exited { report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+        assert_eq!(report.process.map(|process| process.index), Some(process));
+    }
+}
+
+#[test]
+fn if_one_process_has_left_the_others_get_a_limited_time_and_their_kill_is_no_failure() {
+    let mut machine = of_two([]);
+    assert_eq!(machine.take(ended(1, 75)).1, None);
+    machine.seconds = 29;
+    assert_eq!(machine.take(Event::Tick).1, None);
+    machine.seconds = 30;
+    assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(vec![two()[0]])));
+    machine.take(Event::MainsEnded(vec![(two()[0], ExitOutcome::Signal(9))]));
+    machine.take(all_ended());
+    let RunPhase::Exited { report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+    assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::Code(75), false));
 }

@@ -9,6 +9,7 @@ use protocol::env::{EnvError, EnvName};
 use protocol::group::Group;
 use protocol::ids::JobName;
 use protocol::job::Strategy;
+use protocol::processes::NprocPerNode;
 
 use super::values::{Metric, count, group, workers};
 use super::{BatchingArgs, PodArgs, PolicyArgs, SUBMITTING};
@@ -41,6 +42,10 @@ pub(crate) struct JobFlags {
     /// Number of evaluators, 0 or 1 [default: 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) evaluator_num: Option<u32>,
+    /// Number of processes of the script in each worker, 1 to 64, or gpu for one process on each GPU. Each process has a
+    /// rank of its own, as with torchrun [default: 1]
+    #[arg(long, value_name = "N|gpu", allow_negative_numbers = true)]
+    pub(crate) nproc_per_node: Option<NprocPerNode>,
     /// Name of the job: 1 to 55 characters of a-z, 0-9 and '-', because names of pods, such as NAME-worker-12, have at
     /// most 63 characters [default: the folder's name and a random suffix]
     #[arg(long, value_name = "NAME")]

@@ -11,6 +11,7 @@ use reqwest::Url;
 
 use super::values::{duration, lines, moment, seconds, state, workers};
 use super::{FormatArgs, JobFlags};
+use crate::output::ShownRanks;
 
 /// The name of a job.
 #[derive(Debug, Clone, Args)]
@@ -69,6 +70,10 @@ pub(crate) struct LogsArgs {
     /// Only the output of this replica, for example worker-1, byte for byte unless --timestamps or -o json is given
     #[arg(long, value_name = "REPLICA")]
     pub(crate) replica: Option<ReplicaId>,
+    /// Only the lines of these ranks, for example 11 or 0,8, if each worker has several processes (--nproc-per-node). As
+    /// text, the lines of a single rank have no label. --tail counts the lines of all ranks [default: all]
+    #[arg(long, value_name = "RANKS", default_value = "all", hide_default_value = true)]
+    pub(crate) rank: ShownRanks,
     /// Start with the last N lines of each replica [default: all kept lines]
     #[arg(long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
     pub(crate) tail: Option<u32>,

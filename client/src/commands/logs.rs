@@ -20,7 +20,7 @@ use crate::ending::exit::Exit;
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, follow, tell_end};
 use crate::masters::finder::{Finder, JobPlace};
-use crate::output::{Data, Format, LogLines, Notes, narrate};
+use crate::output::{Data, Format, LogLines, Notes, ShownRanks, narrate};
 
 pub(super) async fn run(finder: &Finder, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     match finder.locate(&args.job.name, notes).await? {
@@ -32,6 +32,7 @@ pub(super) async fn run(finder: &Finder, args: LogsArgs, mut data: Data, notes: 
 /// Prints what the history has of a job's output: the end of the output of the replica that failed first.
 fn print_past(past: &PastJob, args: &LogsArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let PastJob { view, last_output, .. } = past;
+    check_ranks(&args.rank, view)?;
     let replica = match &view.result {
         Some(JobResult::Failed { failure }) => failure.replica(),
         Some(JobResult::Succeeded | JobResult::Cancelled) | None => None,
@@ -43,7 +44,8 @@ fn print_past(past: &PastJob, args: &LogsArgs, data: &mut Data, notes: &Notes) -
     }
     let of = replica.map(|replica| format!(" of {replica}")).unwrap_or_default();
     notes.say(&format!("job {} has ended ({}); the history keeps the end of its output{of}", view.name, view.state));
-    let lines: Vec<&str> = last_output.lines().collect();
+    let chosen = last_output.lines().filter_map(|line| Some((line, args.rank.shown(line)?)));
+    let lines: Vec<&str> = chosen.map(|(line, (label, text))| if label.is_empty() { text } else { line }).collect();
     let kept = args.tail.map_or(lines.len(), |tail| tail as usize);
     let mut lines = lines[lines.len().saturating_sub(kept)..].iter();
     let line =
@@ -55,15 +57,30 @@ fn print_past(past: &PastJob, args: &LogsArgs, data: &mut Data, notes: &Notes) -
     Ok(exit)
 }
 
+/// Refuses ranks that the job does not have.
+fn check_ranks(ranks: &ShownRanks, JobView { name, spec, .. }: &JobView) -> Result<(), Error> {
+    let Some(highest) = ranks.highest() else { return Ok(()) };
+    if spec.nproc_per_node == 1 {
+        return Err(Error::input(format!("--rank: the workers of job {name} have one process each"))
+            .hint(format!("client logs {name} --replica REPLICA shows one of them")));
+    }
+    let last = (spec.worker_num * spec.nproc_per_node).saturating_sub(1);
+    if highest > last {
+        return Err(Error::input(format!("--rank: job {name} has no rank {highest}: its last rank is {last}")));
+    }
+    Ok(())
+}
+
 async fn at_master(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let LogsArgs { job, follow, replica, tail, since, since_time, timestamps, format } = args;
+    let LogsArgs { job, follow, replica, rank, tail, since, since_time, timestamps, format } = args;
     let name = job.name;
     let ago = |seconds| Since::Ago { length: Duration::from_secs(u64::from(seconds)), asked: Instant::now() };
     let begin = Begin { tail, since: since.map(ago).or(since_time.map(Since::Time)) };
     let view = client.view(&name).await?;
+    check_ranks(&rank, &view)?;
     let form = match (format.output, replica) {
         (Format::Json, _) => LogLines::Json,
-        (Format::Text, Some(_)) if timestamps => LogLines::Bare,
+        (Format::Text, Some(_)) if timestamps || rank != ShownRanks::All => LogLines::Bare,
         (Format::Text, Some(replica)) => {
             let until = if follow { StreamUntil::End } else { StreamUntil::Now };
             let (begin, at, notes) = (RawBegin::Asked(begin), client.clone(), notes.clone());
@@ -72,6 +89,7 @@ async fn at_master(client: MasterClient, args: LogsArgs, mut data: Data, notes: 
         (Format::Text, None) => LogLines::prefixed(&view.spec),
     };
     data.log_lines_as(form);
+    data.show_ranks(rank);
     if timestamps {
         data.show_times();
     }

@@ -16,7 +16,7 @@ use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::follow::{Following, follow, or_deleted};
-use crate::output::{Format, LogLines, Notes, Output, narrate};
+use crate::output::{Format, LogLines, Notes, Output, ShownRanks, narrate};
 
 /// A job to submit to a master that already runs.
 pub(super) struct Submission {
@@ -122,6 +122,10 @@ pub(super) async fn submit_and_follow(submission: Submission, out: Output) -> Re
     let Output { format, mut data, notes } = out;
     let (client, first, code) = submit(submission, &notes).await?;
     data.log_lines_as(LogLines::prefixed(&first.spec));
+    if first.spec.nproc_per_node == 1 {
+        // The labels of such a job are the script's own.
+        data.show_ranks(ShownRanks::All);
+    }
     let logs = if format == Format::Json { None } else { Some(WantedLines::default()) };
     if logs.is_some() {
         data.go_on_if_unwritten(&notes);

@@ -35,6 +35,9 @@ pub(super) const LOCAL_BY_DEFAULT: &str =
 
 pub(super) async fn run(args: SubmitArgs, config: &ClientConfig, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let mut out = Output { format: args.format.output, data, notes: notes.clone() };
+    if out.data.is_for_terminal() {
+        out.data.show_ranks(args.show);
+    }
     let (image, syntax, on_unreachable) = (args.image, args.code.syntax, args.job.policy.on_unreachable);
     let (detach, replace, dry_run, snapshot) = (args.detach, args.replace, args.dry_run.dry_run, args.code.snapshot);
     let here = current_folder()?;

@@ -123,6 +123,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
                 tell_changes(last.as_ref(), &view, data, notes)?;
                 last = Some(narrate::known(last, *view));
             }
+            Some(FollowEvent::Line(line)) if line.unfinished && !data.shows(&line) => {}
             Some(FollowEvent::Line(line)) if line.unfinished => {
                 notes.show_unfinished(&line);
                 data.frame(&line)?;

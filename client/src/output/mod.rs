@@ -13,6 +13,7 @@ pub(crate) mod narrate;
 mod notes;
 mod pace;
 mod progress;
+mod ranks;
 mod reports;
 mod size;
 mod stacks;
@@ -30,7 +31,7 @@ use std::time::Instant;
 
 use anstyle::{AnsiColor, Style};
 use launchers::timestamp;
-use protocol::ids::{ReplicaId, Role};
+use protocol::ids::{ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::output::LogLine;
 use serde::Serialize;
@@ -43,6 +44,7 @@ pub(crate) use format::Format;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use pace::ratio;
+pub(crate) use ranks::ShownRanks;
 pub(crate) use reports::{Done, ShownReport, newest_report};
 pub(crate) use size::size;
 pub(crate) use stacks::stacks_text;
@@ -101,6 +103,7 @@ pub(crate) struct Data {
     shows_times: bool,
     partial_line: Vec<u8>,
     frames: Frames,
+    ranks: ShownRanks,
 }
 
 /// How log lines are printed.
@@ -146,6 +149,7 @@ impl Data {
             shows_times: false,
             partial_line: Vec::new(),
             frames: Frames::default(),
+            ranks: ShownRanks::All,
         }
     }
 
@@ -212,6 +216,16 @@ impl Data {
         self.log_lines = form;
     }
 
+    /// Prints only the log lines of these ranks from now on.
+    pub(crate) fn show_ranks(&mut self, ranks: ShownRanks) {
+        self.ranks = ranks;
+    }
+
+    /// Whether a line is of a rank that is shown.
+    pub(crate) fn shows(&self, line: &LogLine) -> bool {
+        self.ranks.shown(&line.line).is_some()
+    }
+
     /// Prints the times of log lines from now on.
     pub(crate) fn show_times(&mut self) {
         self.shows_times = true;
@@ -229,18 +243,19 @@ impl Data {
         if is_due { self.log_line(line) } else { Ok(()) }
     }
 
-    /// Prints one line of a replica's output. A pipe or a file gets the text unchanged, but only the last frame of a
-    /// progress bar.
+    /// Prints one line of a replica's output, unless its rank is not shown. A pipe or a file gets the text unchanged, but
+    /// only the last frame of a progress bar.
     pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), Error> {
+        let Some(text) = self.ranks.shown(&line.line) else { return Ok(()) };
         let shown = match self.log_lines {
             // JSON does not escape C1 control characters and characters that change the direction of text.
             LogLines::Json => {
                 let json = serde_json::to_string(line).map_err(|error| unwritten(error.into()))?;
                 self.safe(&json).into_owned()
             }
-            LogLines::Bare => self.text_of(line).into_owned(),
+            LogLines::Bare => self.text_at(text, line.time).into_owned(),
             LogLines::Prefixed(width) => {
-                let (name, text) = (line.replica.to_string(), self.text_of(line));
+                let (name, text) = (line.replica.to_string(), self.text_at(text, line.time));
                 match self.colours {
                     Colours::Kept => {
                         let style = prefix_style(line.replica);
@@ -254,12 +269,13 @@ impl Data {
     }
 
     /// The text of a line. If times are shown, the line's time is in front of the text.
-    fn text_of<'a>(&self, line: &'a LogLine) -> Cow<'a, str> {
-        let text = self.safe(last_frame(&line.line));
+    fn text_at<'a>(&self, (label, text): (&'a str, &'a str), time: Option<UnixMillis>) -> Cow<'a, str> {
+        let text = self.safe(last_frame(text));
+        let text = if label.is_empty() { text } else { Cow::Owned(format!("{label}{text}")) };
         if !self.shows_times {
             return text;
         }
-        let time = line.time.and_then(timestamp::written).unwrap_or_else(|| "-".to_owned());
+        let time = time.and_then(timestamp::written).unwrap_or_else(|| "-".to_owned());
         Cow::Owned(format!("{time:WIDTH$} {text}", WIDTH = timestamp::WIDTH))
     }
 

@@ -266,7 +266,7 @@ fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
 fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let failed = beside(before, now).filter_map(|(old, new)| match (new.state, &new.exit) {
         (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => {
-            Some(format!("{} {}{}", new.replica, exit.outcome, alone(new, now)))
+            Some(format!("{}{}{}", new.replica, exit.how(), alone(new, now)))
         }
         (ReplicaState::Lost, _) if !has_failed(old) => {
             let how = new.reason.as_deref().map_or("was lost".to_owned(), was_lost);

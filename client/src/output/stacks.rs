@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use protocol::ids::ReplicaId;
-use protocol::stacks::{Answer, Frame, JobStacks, ProcessStacks, ReplicaStacks, grouped, main_thread, other_threads};
+use protocol::processes::ProcessName;
+use protocol::stacks::{
+    Frame, JobStacks, MainStacks, ProcessStacks, ReplicaStacks, grouped, main_thread, other_threads,
+};
 
 use super::table::{plain_table, shown};
 
@@ -13,7 +15,7 @@ const NAMES_MAX: usize = 3;
 /// A call that replicas have in common, and the calls below it.
 struct Node {
     frame: Frame,
-    replicas: BTreeSet<ReplicaId>,
+    replicas: BTreeSet<ProcessName>,
     /// The call with the most replicas comes first.
     below: Vec<Node>,
 }
@@ -21,41 +23,36 @@ struct Node {
 /// The summary, the calls of main threads, other threads and child processes, and what the processes do.
 pub(crate) fn stacks_text(stacks: &JobStacks) -> String {
     let JobStacks { summary, replicas } = stacks;
-    let all = replicas.len();
-    let main = replicas.iter().filter_map(|stacks| Some((stacks.replica, main_thread(stacks)?)));
-    let of_others = |stacks: &ReplicaStacks| {
-        let replica = stacks.replica;
-        other_threads(stacks).into_iter().map(move |frames| (replica, frames)).collect::<Vec<_>>()
+    let mains: Vec<MainStacks<'_>> = replicas.iter().flat_map(ReplicaStacks::mains).collect();
+    let all = mains.len();
+    let main = mains.iter().filter_map(|stacks| Some((stacks.name, main_thread(stacks)?)));
+    let of_others = |stacks: &MainStacks<'_>| {
+        let name = stacks.name;
+        other_threads(stacks).into_iter().map(move |frames| (name, frames)).collect::<Vec<_>>()
     };
     let sections = [
         ("main threads", tree(main, all)),
-        ("other threads", tree(replicas.iter().flat_map(of_others), all)),
-        ("child processes", tree(replicas.iter().flat_map(of_children), all)),
+        ("other threads", tree(mains.iter().flat_map(of_others), all)),
+        ("child processes", tree(mains.iter().flat_map(of_children), all)),
     ];
     let sections = sections.into_iter().filter(|(_, lines)| !lines.is_empty());
     let mut paragraphs = vec![summary.clone()];
     paragraphs.extend(sections.map(|(title, lines)| format!("{title}:\n{}", lines.join("\n"))));
-    paragraphs.extend(processes(replicas));
+    paragraphs.extend(processes(&mains));
     paragraphs.join("\n\n")
 }
 
 /// The main threads of the child processes.
-fn of_children(stacks: &ReplicaStacks) -> Vec<(ReplicaId, Vec<Frame>)> {
-    let main = stacks.shown().map(|(process, _)| process.pid);
-    let children = stacks.processes().iter().filter(|process| Some(process.pid) != main);
-    let alone = |process: &ProcessStacks| {
-        let answer = Answer::Processes(vec![process.clone()]);
-        Some((stacks.replica, main_thread(&ReplicaStacks { replica: stacks.replica, answer })?))
-    };
-    children.filter_map(alone).collect()
+fn of_children(stacks: &MainStacks<'_>) -> Vec<(ProcessName, Vec<Frame>)> {
+    stacks.children().filter_map(|child| Some((child.name, main_thread(&child)?))).collect()
 }
 
 /// A line for each call: the replicas that have made it, and the call, indented by its depth. The outermost call comes
 /// first.
-fn tree(stacks: impl Iterator<Item = (ReplicaId, Vec<Frame>)>, all: usize) -> Vec<String> {
+fn tree(stacks: impl Iterator<Item = (ProcessName, Vec<Frame>)>, all: usize) -> Vec<String> {
     let mut roots = vec![];
     for group in grouped(stacks) {
-        insert(&mut roots, &group.frames, &group.replicas);
+        insert(&mut roots, &group.frames, &group.processes);
     }
     let mut lines = vec![];
     flatten(&roots, (None, 0), all, &mut lines);
@@ -63,7 +60,7 @@ fn tree(stacks: impl Iterator<Item = (ReplicaId, Vec<Frame>)>, all: usize) -> Ve
     lines.iter().map(|(who, call)| format!("  {who:width$}  {call}")).collect()
 }
 
-fn insert(nodes: &mut Vec<Node>, frames: &[Frame], replicas: &[ReplicaId]) {
+fn insert(nodes: &mut Vec<Node>, frames: &[Frame], replicas: &[ProcessName]) {
     let Some((frame, inner)) = frames.split_first() else { return };
     let known = nodes.iter().position(|node| node.frame.is_same_call(frame));
     let place = known.unwrap_or_else(|| {
@@ -79,7 +76,7 @@ fn insert(nodes: &mut Vec<Node>, frames: &[Frame], replicas: &[ReplicaId]) {
 /// a call has the same replicas as the call above, its line does not repeat them.
 fn flatten(
     nodes: &[Node],
-    (above, depth): (Option<&BTreeSet<ReplicaId>>, usize),
+    (above, depth): (Option<&BTreeSet<ProcessName>>, usize),
     all: usize,
     lines: &mut Vec<(String, String)>,
 ) {
@@ -93,9 +90,9 @@ fn flatten(
     }
 }
 
-fn named(replicas: &BTreeSet<ReplicaId>, all: usize) -> String {
+fn named(replicas: &BTreeSet<ProcessName>, all: usize) -> String {
     match replicas.len() {
-        1..=NAMES_MAX => replicas.iter().map(ReplicaId::to_string).collect::<Vec<_>>().join(", "),
+        1..=NAMES_MAX => replicas.iter().map(ProcessName::to_string).collect::<Vec<_>>().join(", "),
         many if many == all => format!("all {all}"),
         many => format!("{many} of {all}"),
     }
@@ -107,13 +104,13 @@ fn call(frame: &Frame) -> String {
 }
 
 /// What the process of each replica does according to the kernel, and why it has no stacks.
-fn processes(replicas: &[ReplicaStacks]) -> Option<String> {
+fn processes(mains: &[MainStacks<'_>]) -> Option<String> {
     let mut table = plain_table(&["REPLICA", "PROCESS", "STATE", "CPU", "WAITS IN", "NO STACK"]);
-    for stacks in replicas {
-        let process = stacks.shown().map(|(process, _)| process).or(stacks.processes().first());
+    for stacks in mains {
+        let process = stacks.shown().map(|(process, _)| process).or(stacks.processes.first());
         let of = |text: fn(&ProcessStacks) -> String| process.map(text).unwrap_or_default();
         table.add_row([
-            stacks.replica.to_string(),
+            stacks.name.to_string(),
             of(|process| format!("{} {}", process.program, process.pid).trim_start().to_owned()),
             of(|process| state(process.state).to_owned()),
             of(|process| format!("{} %", process.cpu_percent)),
@@ -121,7 +118,7 @@ fn processes(replicas: &[ReplicaStacks]) -> Option<String> {
             stacks.why_not().unwrap_or_default().to_owned(),
         ]);
     }
-    (!replicas.is_empty()).then(|| shown(&table))
+    (!mains.is_empty()).then(|| shown(&table))
 }
 
 /// The states of proc_pid_stat(5) in words.
@@ -138,13 +135,13 @@ fn state(letter: char) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use protocol::stacks::Dump;
+    use protocol::stacks::{Answer, Dump};
 
     use super::*;
 
     fn process(pid: u32, dump: Dump) -> ProcessStacks {
         let waits_in = Some("ep_poll".to_owned());
-        ProcessStacks { pid, program: "python3".to_owned(), state: 'S', cpu_percent: 2, waits_in, dump }
+        ProcessStacks { pid, process: None, program: "python3".to_owned(), state: 'S', cpu_percent: 2, waits_in, dump }
     }
 
     fn replica(index: u32, processes: Vec<ProcessStacks>) -> ReplicaStacks {

@@ -94,7 +94,7 @@ fn ending_text(ending: &StartEnding) -> String {
     match ending {
         StartEnding::Succeeded => "succeeded".to_owned(),
         StartEnding::Failed { failure: Failure::ReplicaExited { replica, exit } } => {
-            one_line(&format!("failed: {replica} {}", exit.outcome))
+            one_line(&format!("failed: {replica}{}", exit.how()))
         }
         StartEnding::Failed { failure } => one_line(&format!("failed: {failure}")),
         StartEnding::Cancelled => "cancelled".to_owned(),

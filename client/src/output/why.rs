@@ -78,13 +78,13 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     } = start;
     let is_late = matches!(failure, Failure::DeadlineExceeded { .. });
     let mut lines = match failure.replica() {
-        Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => vec![format!("first to fail  {replica}")],
-        Some(replica) => vec![format!("first missing  {replica}")],
+        Some(replica) if matches!(failure, Failure::StartTimeout { .. }) => vec![format!("first missing  {replica}")],
+        Some(replica) => vec![format!("first to fail  {replica}{}", process_of(failure))],
         None => consequences.iter().map(at_the_deadline).collect(),
     };
     lines.push(match failure {
         // The headline names the exception.
-        Failure::ReplicaExited { replica, exit } => format!("how            {replica} {}", exit.outcome),
+        Failure::ReplicaExited { replica, exit } => format!("how            {replica}{}", exit.how()),
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => {
             format!("how            {failure}")
         }
@@ -131,6 +131,12 @@ fn exception_before<'a>(failure: &'a Failure, last_lines: &[String]) -> Option<&
         Failure::ReplicaExited { exit, .. } => exit.exception_before(last_lines.iter().map(String::as_str)),
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => None,
     }
+}
+
+/// The process of the replica that failed, if the replica has several.
+fn process_of(failure: &Failure) -> String {
+    let process = if let Failure::ReplicaExited { exit, .. } = failure { exit.process } else { None };
+    process.map(|process| process.to_string()).unwrap_or_default()
 }
 
 /// The state of a replica at the deadline.

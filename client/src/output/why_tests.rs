@@ -145,6 +145,7 @@ fn client_why_names_only_the_state_of_a_job_without_failures() {
 fn the_same_failure_at_the_same_step_is_named_with_the_start_before_and_the_flag_to_restart_anyway() {
     let fingerprint = |step: Option<u64>| Fingerprint {
         seat: "worker-1".parse().unwrap(),
+        process: None,
         exception: "ValueError: no".to_owned(),
         step,
         split: 0,

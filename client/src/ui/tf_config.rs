@@ -22,7 +22,7 @@ fn seats(view: &JobView) -> BTreeMap<ReplicaId, ReplicaId> {
     members.iter().map(&mut seat).collect()
 }
 
-/// TF_CONFIG of the replica in this place, as JSON. `None` if the place has no seat in the current start, if an address
+/// TF_CONFIG of the first process of the replica in this place, as JSON. `None` if the place has no seat in the current start, if an address
 /// is unknown, or if the job omits TF_CONFIG.
 pub(super) fn tf_config(view: &JobView, place: ReplicaId) -> Option<String> {
     let seats = seats(view);
@@ -34,7 +34,8 @@ pub(super) fn tf_config(view: &JobView, place: ReplicaId) -> Option<String> {
     if members.len() < seats.len() || options.omit_single && seats.len() == 1 {
         return None;
     }
-    let (cluster, task) = (options.cluster(TfCluster::new(&members)), options.task(own));
+    let cluster = options.cluster(TfCluster::new(&members, |seat| view.spec.processes_of(seat)));
+    let task = options.task(ReplicaId { index: own.index * view.spec.processes_of(own), ..own });
     let sizes = first_sizes(view);
     let sizes = sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, sizes));
     serde_json::to_string_pretty(&TfConfig { cluster: &cluster, task, sizes, extra: &options.extra }).ok()

@@ -72,7 +72,7 @@ pub fn diagnose(failure: Failure, gang: &Gang<'_>, evidence: Evidence) -> Failed
 /// memory and a lost pod depend on the machine.
 pub fn fingerprint(failure: &Failure, gang: &Gang<'_>) -> Option<Fingerprint> {
     let Failure::ReplicaExited {
-        exit: ExitReport { outcome: ExitOutcome::Code(_), stopped: false, exception, .. },
+        exit: ExitReport { outcome: ExitOutcome::Code(_), stopped: false, process, exception, .. },
         ..
     } = failure
     else {
@@ -82,6 +82,7 @@ pub fn fingerprint(failure: &Failure, gang: &Gang<'_>) -> Option<Fingerprint> {
     let (step, split) = member.reported().unzip();
     Some(Fingerprint {
         seat: gang.seat(member),
+        process: process.map(|process| process.index),
         exception: text::beginning(exception.as_deref()?, FINGERPRINT_JSON_BYTES).to_owned(),
         step,
         split: split.unwrap_or_default(),

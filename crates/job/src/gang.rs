@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::agent::{ExitOutcome, RunState};
+use protocol::agent::{ExitOutcome, LEFT, RunState};
 use protocol::failure::{Failure, Loss, TooLargeBatch};
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::lease::Standing;
@@ -364,12 +364,9 @@ fn time_of(failure: &Failure) -> UnixMillis {
     }
 }
 
-/// The exit code of a script that asks for a restart (EX_TEMPFAIL of sysexits.h). `muster.py` uses this code.
-pub const LEFT: u8 = 75;
-
 /// Whether a script asked for a restart.
 pub fn has_left(failure: &Failure) -> bool {
-    matches!(failure, Failure::ReplicaExited { exit, .. } if exit.outcome == ExitOutcome::Code(LEFT.into()))
+    matches!(failure, Failure::ReplicaExited { exit, .. } if exit.outcome == ExitOutcome::Code(LEFT))
 }
 
 /// Whether somebody stopped the run that failed.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use protocol::env::launchers as env;
 use protocol::ids::{Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
+use protocol::tf_config::servers;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -20,8 +21,10 @@ type Variable = (&'static str, Value);
 /// that are the same for all replicas are computed once.
 #[derive(Debug)]
 pub(super) struct Peers {
-    /// The replicas that train, by rank.
-    ranks: Vec<Trainer>,
+    /// The replicas that train, in the order of their ranks.
+    trainers: Vec<Trainer>,
+    /// The number of processes of each of them.
+    processes: usize,
     /// The number of training replicas on each host. Hosts are in the order of their first ranks.
     on_hosts: Vec<usize>,
     ps_hosts: Box<RawValue>,
@@ -39,7 +42,7 @@ struct Trainer {
 }
 
 impl Peers {
-    pub(super) fn new(members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
+    pub(super) fn new(members: &BTreeMap<ReplicaId, SocketAddr>, spec: &JobSpec) -> Self {
         let (mut hosts, mut on_hosts): (HashMap<IpAddr, usize>, Vec<usize>) = Default::default();
         let trainers = members.iter().filter(|(id, _)| id.role.trains());
         let trainer = |(replica, address): (&ReplicaId, &SocketAddr)| {
@@ -50,13 +53,15 @@ impl Peers {
             on_hosts[host] += 1;
             Trainer { replica: *replica, address: *address, host, local: on_hosts[host] - 1 }
         };
-        let ranks = trainers.map(trainer).collect();
+        let trainers = trainers.map(trainer).collect();
         let listed = |role: Role| {
-            let of_role = members.iter().filter(|(id, _)| id.role == role).map(|(_, address)| address.to_string());
-            json(&of_role.collect::<Vec<_>>().join(","))
+            let of_role = members.iter().filter(|(id, _)| id.role == role);
+            let of_role = of_role.flat_map(|(id, first)| servers(*first, spec.processes_of(*id)));
+            json(&of_role.map(|address| address.to_string()).collect::<Vec<_>>().join(","))
         };
         let (ps_hosts, worker_hosts) = (listed(Role::Ps), listed(Role::Worker));
-        Self { ranks, on_hosts, ps_hosts, worker_hosts }
+        let processes = spec.nproc_per_node as usize;
+        Self { trainers, processes, on_hosts, ps_hosts, worker_hosts }
     }
 
     /// The variables of every replica, as JSON. Parameter servers need them too.
@@ -64,17 +69,20 @@ impl Peers {
         [(env::PS_HOSTS, &*self.ps_hosts), (env::WORKER_HOSTS, &*self.worker_hosts)]
     }
 
-    /// The additional variables of a replica that trains. `uid` is the job's uid.
+    /// The additional variables of a process that trains. `uid` is the job's uid.
     pub(super) fn of_rank(&self, Rank(rank): Rank, spec: &JobSpec, uid: &str, restarts: u32) -> Vec<Variable> {
-        let (first, world, rank) = (self.ranks[0].address, self.ranks.len(), rank as usize);
-        let (Trainer { replica, host, local, .. }, address) = (self.ranks[rank], first.ip().to_string());
+        let (each, rank) = (self.processes, rank as usize);
+        let (number, process, world) = (rank / each, rank % each, self.trainers.len() * each);
+        let (first, Trainer { replica, host, local, .. }) = (self.trainers[0].address, self.trainers[number]);
+        let per_node = if each > 1 { each as u32 } else { spec.gpus_of(replica).unwrap_or(0).max(1) };
+        let address = first.ip().to_string();
         // Scripts for JAXJobs append `:PORT`, so an IPv6 address needs its brackets.
         let coordinator = if first.is_ipv6() { format!("[{address}]") } else { address.clone() };
         vec![
             (env::MASTER_ADDR, address.as_str().into()),
             (env::MASTER_PORT, first.port().into()),
-            (env::LOCAL_RANK, local.into()),
-            (env::LOCAL_WORLD_SIZE, self.on_hosts[host].into()),
+            (env::LOCAL_RANK, (local * each + process).into()),
+            (env::LOCAL_WORLD_SIZE, (self.on_hosts[host] * each).into()),
             (env::GROUP_RANK, host.into()),
             (env::GROUP_WORLD_SIZE, self.on_hosts.len().into()),
             (env::ROLE_NAME, "default".into()),
@@ -85,9 +93,9 @@ impl Peers {
             (env::TORCHELASTIC_MAX_RESTARTS, spec.run_policy.max_restarts.min(TORCH_RESTARTS_MAX).into()),
             (env::TORCHELASTIC_USE_AGENT_STORE, "False".into()),
             (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, 1.into()),
-            (env::PET_NNODES, world.into()),
-            (env::PET_NODE_RANK, rank.into()),
-            (env::PET_NPROC_PER_NODE, spec.gpus_of(replica).unwrap_or(0).max(1).into()),
+            (env::PET_NNODES, self.trainers.len().into()),
+            (env::PET_NODE_RANK, number.into()),
+            (env::PET_NPROC_PER_NODE, per_node.into()),
             (env::PET_MASTER_ADDR, address.into()),
             (env::PET_MASTER_PORT, first.port().into()),
             (env::JAX_COORDINATOR_ADDRESS, first.to_string().into()),

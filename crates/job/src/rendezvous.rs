@@ -51,9 +51,9 @@ impl<'a> Rendezvous<'a> {
     pub fn new(spec: &'a JobSpec, generation: Generation, members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = json(&hosts.into_iter().collect::<Vec<_>>().join(","));
-        let cluster = TfCluster::new(members);
+        let cluster = TfCluster::new(members, |id| spec.processes_of(id));
         let cluster = json(&spec.tf_config.cluster(cluster));
-        let peers = Peers::new(members);
+        let peers = Peers::new(members, spec);
         let members: Vec<ReplicaId> = members.keys().copied().collect();
         let ranks = members.iter().filter(|id| id.role.trains()).copied().collect();
         Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0, sizes: None }
@@ -93,9 +93,24 @@ impl<'a> Rendezvous<'a> {
         numbers.chain([(launchers::BATCH_SIZE_LIST, Variable::OfAll(&sizes.list))]).collect()
     }
 
-    /// The environment of one member.
+    /// The body of `POST /config` for one member.
+    pub fn body(&'a self, replica: ReplicaId) -> ConfigBody<'a> {
+        match self.spec.processes_of(replica) {
+            1 => ConfigBody::One(self.environment(replica)),
+            several => ConfigBody::of_several((0..several).map(|process| self.environment_of(replica, process))),
+        }
+    }
+
+    /// The environment of the first process of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
-        let rank = self.rank(replica);
+        self.environment_of(replica, 0)
+    }
+
+    /// The environment of one process of a member.
+    fn environment_of(&'a self, replica: ReplicaId, process: u32) -> Environment<'a> {
+        let processes = self.spec.processes_of(replica);
+        let rank = self.rank(replica).map(|Rank(first)| Rank(first + process));
+        let in_role = replica.index * processes + process;
         let own = |(name, value)| (name, Variable::Own(value));
         let mut variables: BTreeMap<&str, Variable<'_>> = BTreeMap::new();
         variables.extend(self.peers.of_all().map(|(name, json)| (name, Variable::OfAll(json))));
@@ -108,7 +123,7 @@ impl<'a> Rendezvous<'a> {
         let computed = [
             (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),
             (env::TOT_WORKERS, Value::from(self.count(Role::Worker))),
-            (env::WORKER_NUMBER, Value::from(replica.index)),
+            (env::WORKER_NUMBER, Value::from(in_role)),
             (env::WORLD_SIZE, Value::from(self.count(Role::Chief) + self.count(Role::Worker))),
             (env::MUSTER_JOB, Value::from(self.spec.name.as_str())),
             (env::MUSTER_ROLE, Value::from(replica.role.as_str())),
@@ -117,6 +132,9 @@ impl<'a> Rendezvous<'a> {
             (env::MUSTER_RESTART_COUNT, Value::from(self.restarts)),
         ];
         variables.extend(computed.map(own));
+        if processes > 1 {
+            variables.insert(env::MUSTER_PROCESS, Variable::Own(process.into()));
+        }
         variables.insert(env::MUSTER_NO_PROXY, Variable::OfAll(&self.no_proxy));
         if let Some(sizes) = &self.sizes {
             variables.insert(env::MUSTER_BATCH_SIZES, Variable::OfAll(&sizes.json));
@@ -124,7 +142,7 @@ impl<'a> Rendezvous<'a> {
         if let Some(Rank(rank)) = rank {
             variables.insert(env::RANK, Variable::Own(rank.into()));
         }
-        let tf_config = self.tf_config(replica);
+        let tf_config = self.tf_config(ReplicaId { index: in_role, ..replica });
         let expanded = expanded_env(self.spec, || {
             let texts = variables.iter().map(|(name, value)| (*name, value.text()));
             texts.chain(tf_config.as_ref().map(|config| (env::TF_CONFIG, json(config).get().to_owned()))).collect()
@@ -133,26 +151,67 @@ impl<'a> Rendezvous<'a> {
         Environment { tf_config, variables }
     }
 
-    /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.
-    fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
+    /// TF_CONFIG of one process. `task` has its index in its role. `None` if the job omits TF_CONFIG for a gang of one member.
+    fn tf_config(&'a self, task: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
         let options @ TfConfigOptions { omit_single, chief_is_master: _, extra } = &self.spec.tf_config;
         let sizes = self.sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, &sizes.tf_config));
-        let config = TfConfig { cluster: &*self.cluster, task: options.task(replica), sizes, extra };
-        (!omit_single || self.members.len() > 1).then_some(config)
+        let config = TfConfig { cluster: &*self.cluster, task: options.task(task), sizes, extra };
+        (!omit_single || self.members.len() > 1 || self.spec.processes_of(task) > 1).then_some(config)
     }
 
-    /// The rank among all training replicas; `None` for a replica that does not train.
+    /// The rank of the replica's first process among all processes that train; `None` for a replica that does not train.
     pub fn rank(&self, replica: ReplicaId) -> Option<Rank> {
-        u32::try_from(self.ranks.binary_search(&replica).ok()?).ok().map(Rank)
+        let number = u32::try_from(self.ranks.binary_search(&replica).ok()?).ok()?;
+        Some(Rank(number * self.spec.nproc_per_node))
     }
 
+    /// The number of processes of this role.
     fn count(&self, role: Role) -> usize {
         let of_others = self.members.partition_point(|id| id.role < role);
-        self.members[of_others..].partition_point(|id| id.role == role)
+        let replicas = self.members[of_others..].partition_point(|id| id.role == role);
+        replicas * self.spec.processes_of(ReplicaId { role, index: 0 }) as usize
     }
 }
 
-/// The body of `POST /config`: a JSON object with a key for each variable. The value of TF_CONFIG is itself an object.
+/// The body of `POST /config`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum ConfigBody<'a> {
+    /// The environment of the only process.
+    One(Environment<'a>),
+    /// The variables that all processes share, and the others of each process. Of TF_CONFIG, they share all but the task.
+    Several {
+        /// Shared.
+        all: Environment<'a>,
+        /// By the index of the process.
+        each: Vec<BTreeMap<&'a str, Value>>,
+    },
+}
+
+impl<'a> ConfigBody<'a> {
+    fn of_several(environments: impl Iterator<Item = Environment<'a>>) -> Self {
+        let environments: Vec<Environment<'a>> = environments.collect();
+        let is_shared = |name: &str| {
+            let mut values = environments.iter().map(|environment| environment.variables.get(name));
+            let first = values.next().flatten();
+            values.all(|value| value == first)
+        };
+        let own = |environment: &Environment<'a>| {
+            let own = environment.variables.iter().filter(|(name, _)| !is_shared(name));
+            let own = own.map(|(name, value)| (*name, value.json()));
+            let task = environment.tf_config.as_ref().map(|config| (env::TF_CONFIG, config.only_task()));
+            own.chain(task).collect()
+        };
+        let each = environments.iter().map(own).collect();
+        let names: Vec<&str> = environments[0].variables.keys().copied().filter(|name| is_shared(name)).collect();
+        let mut environments = environments;
+        let mut all = environments.swap_remove(0);
+        all.variables.retain(|name, _| names.contains(name));
+        Self::Several { all, each }
+    }
+}
+
+/// The variables of one process: a JSON object with a key for each variable. The value of TF_CONFIG is itself an object.
 /// Lists of addresses are serialized once for all members: each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {
@@ -160,7 +219,7 @@ pub struct Environment<'a> {
     variables: BTreeMap<&'a str, Variable<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum Variable<'a> {
     /// A value for this member only.
@@ -169,13 +228,27 @@ enum Variable<'a> {
     OfAll(&'a RawValue),
 }
 
+impl PartialEq for Variable<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Own(one), Self::Own(other)) => one == other,
+            (Self::OfAll(one), Self::OfAll(other)) => std::ptr::eq(*one, *other),
+            (Self::Own(_), Self::OfAll(_)) | (Self::OfAll(_), Self::Own(_)) => false,
+        }
+    }
+}
+
 impl Variable<'_> {
-    /// The value that a script gets.
-    fn text(&self) -> String {
-        let value = match self {
+    fn json(&self) -> Value {
+        match self {
             Self::Own(value) => value.clone(),
             Self::OfAll(json) => serde_json::from_str(json.get()).expect("it was written as JSON"),
-        };
+        }
+    }
+
+    /// The value that a script gets.
+    fn text(&self) -> String {
+        let value = self.json();
         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
     }
 }

@@ -33,9 +33,10 @@ pub fn request(spec: &JobSpec, role: Role, address: IpAddr) -> Option<WarmReques
         Some(Preload::Never) | None => None,
     };
     let request = || {
-        let ranks: u32 = Role::ALL.into_iter().filter(|role| role.trains()).map(|role| spec.count(role)).sum();
+        let ranks: u32 = spec.trainers().map(|replica| spec.processes_of(replica)).sum();
         let ranks = ranks.to_string();
-        let local = (address.is_loopback() && role.trains()).then_some((LOCAL_WORLD_SIZE, ranks.as_str()));
+        let is_shared = address.is_loopback() || spec.nproc_per_node > 1;
+        let local = (is_shared && role.trains()).then_some((LOCAL_WORLD_SIZE, ranks.as_str()));
         let constants = local.into_iter().chain(rendezvous::constants(spec, role));
         let mut variables: BTreeMap<_, _> = constants.map(|(name, value)| (name, value.to_owned())).collect();
         variables.extend(rendezvous::expanded_env(spec, || variables.clone()));

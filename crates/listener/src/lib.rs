@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-pub use reserved::ReservedPort;
+pub use reserved::ReservedPorts;
 use seats::ConnectionTable;
 pub use seats::{ConnectionSeat, SeatChange};
 

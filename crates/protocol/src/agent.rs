@@ -13,6 +13,7 @@ use serde_with::skip_serializing_none;
 use crate::code::CodeId;
 use crate::ids::{Generation, UnixMillis};
 use crate::lease::ClockMillis;
+use crate::processes::{EndedProcess, without_rank};
 use crate::progress::Progress;
 use crate::text;
 use crate::usage::Usage;
@@ -37,6 +38,9 @@ pub const STDERR_TAIL_BYTES: usize = 4096;
 const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
+
+/// The exit code of a script that asks for a restart (EX_TEMPFAIL of sysexits.h). `muster.py` uses this code.
+pub const LEFT: i32 = 75;
 
 /// The first signal to a run that is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,9 +68,12 @@ pub enum RunState {
     Exited,
 }
 
-/// The version of the messages between master and agent. Increase this number with every change that an earlier version
-/// of the other program would misread.
+/// The version of the messages between master and agent that a run of one process needs. Increase this number with every
+/// change that an earlier version of the other program would misread.
 pub const MESSAGES: u32 = 2;
+
+/// The version that a run of several processes needs: the newest that this program knows.
+pub const MESSAGES_OF_SEVERAL: u32 = 3;
 
 /// The answer of `GET /status`.
 #[skip_serializing_none]
@@ -80,8 +87,11 @@ pub struct RunStatus {
     pub state: RunState,
     /// The run's generation. Absent when idle, or when the environment named no generation.
     pub generation: Option<Generation>,
-    /// Process id of exec.py while it runs.
+    /// Process id of exec.py while it runs. Of several processes, the one with the lowest rank that runs.
     pub pid: Option<u32>,
+    /// The processes of a run with several processes, by their index in the replica. Empty for a run of one process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessStatus>,
     /// When exec.py started.
     pub started_at: Option<UnixMillis>,
     /// How the run ended. Absent until it ends.
@@ -91,12 +101,17 @@ pub struct RunStatus {
     /// The code that the agent has.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub code: CodeStatus,
-    /// The agent's version of the messages, see [`MESSAGES`]. 0 if absent.
+    /// The version of the messages that the agent's run needs, see [`MESSAGES`]. So an earlier master, which does not
+    /// know newer versions, can take over a run that needs none of them. 0 if absent.
     #[serde(default)]
     pub messages: u32,
+    /// The newest version of the messages that the agent knows. Absent: no newer one than `messages`.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub newest_messages: u32,
     /// The state of the warm interpreter. Absent before the first request to `/warm`.
     pub warm: Option<WarmState>,
-    /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper.
+    /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper. Of several processes,
+    /// it is the report of the process with the lowest rank, and absent until all processes use the helper.
     pub helper: Option<Progress>,
     /// The step and the values that the script has posted without the helper, as Transformers does. Nothing depends on
     /// them: they are only shown. Absent until the run's script posts.
@@ -108,6 +123,18 @@ pub struct RunStatus {
     pub clock_ms: Option<ClockMillis>,
     /// Where the agent's output begins in the replica's output. Absent if the agent cannot keep it.
     pub log_base: Option<LogBase>,
+}
+
+/// One of several processes of a run.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Its process id while it runs.
+    pub pid: Option<u32>,
+    /// The newest report of its helper.
+    pub helper: Option<Progress>,
+    /// What it uses when the agent answers. Absent unless it runs.
+    pub usage: Option<Usage>,
 }
 
 /// Where an agent's output begins in the replica's output, which earlier agents have begun. A master tells it with
@@ -124,7 +151,16 @@ pub enum LogBase {
 impl RunStatus {
     /// The first status of an agent without a run.
     pub fn idle(boot_id: impl Into<String>) -> Self {
-        Self { seq: 1, boot_id: boot_id.into(), messages: MESSAGES, ..Self::default() }
+        let (messages, newest_messages) = (MESSAGES, MESSAGES_OF_SEVERAL);
+        Self { seq: 1, boot_id: boot_id.into(), messages, newest_messages, ..Self::default() }
+    }
+
+    /// Whether a master with this program's versions of the messages can use this agent for a replica of this many
+    /// processes.
+    pub fn is_fit_for(&self, processes: u32) -> bool {
+        let needed = if processes == 1 { MESSAGES } else { MESSAGES_OF_SEVERAL };
+        let newest = self.messages.max(self.newest_messages);
+        (MESSAGES..=MESSAGES_OF_SEVERAL).contains(&self.messages) && needed <= newest
     }
 
     /// The newest step and values of the script: those of the helper, or posted ones if the helper has no step. `None`
@@ -133,15 +169,28 @@ impl RunStatus {
         [&self.helper, &self.posted].into_iter().flatten().find(|progress| progress.has_stepped())
     }
 
-    /// Whether this status contains news since the earlier status `known`. Usage, posts and the log's base are no news. Of
+    /// The process ids of the main processes that run, each with its index in the replica.
+    pub fn pids(&self) -> Vec<(usize, u32)> {
+        if self.processes.is_empty() {
+            return self.pid.map(|pid| (0, pid)).into_iter().collect();
+        }
+        let with_pid = |(index, process): (usize, &ProcessStatus)| Some((index, process.pid?));
+        self.processes.iter().enumerate().filter_map(with_pid).collect()
+    }
+
+    /// Whether this status contains news since the earlier status `known`. Usage, posts, the state of
+    /// single processes and the log's base are no news. Of
     /// a script's reports, only two are news: the first report, and the first report with a step. Until the run exits,
     /// neither the beginning of a stop nor the end of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let (helper, posted) = (known.helper.clone(), known.posted.clone());
-        let mut now = Self { helper, posted, usage: known.usage, log_base: known.log_base, ..self.clone() };
+        let (usage, processes) = (known.usage, known.processes.clone());
+        let mut now = Self { helper, posted, usage, processes, log_base: known.log_base, ..self.clone() };
         if matches!((known.state, now.state), (RunState::Running | RunState::Stopping, RunState::Stopping)) {
             (now.state, now.pid) = (known.state, known.pid);
+        } else if !self.processes.is_empty() && known.pid.is_some() {
+            now.pid = known.pid;
         }
         stage(self) != stage(known) || now != *known
     }
@@ -176,8 +225,10 @@ pub struct CodeStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ExitReportWire", into = "ExitReportWire")]
 pub struct ExitReport {
-    /// How the main process ended.
+    /// How the main process ended. Of several processes, the one that failed first.
     pub outcome: ExitOutcome,
+    /// This process. `None` for a run of one process.
+    pub process: Option<EndedProcess>,
     /// Whether the agent was stopping the run when the run ended.
     pub stopped: bool,
     /// Whether SIGTERM to the agent caused the stop, and not `/stop`. The agent of a preempted, evicted or drained pod
@@ -228,7 +279,15 @@ pub const LAST_WORDS_BYTES: usize = 4096;
 impl ExitReport {
     /// A report of a run that ended by itself and printed nothing.
     pub fn new(outcome: ExitOutcome, ended_at: UnixMillis) -> Self {
-        Self { outcome, stopped: false, terminated: false, ended_at, exception: None, stderr_tail: String::new() }
+        Self {
+            outcome,
+            process: None,
+            stopped: false,
+            terminated: false,
+            ended_at,
+            exception: None,
+            stderr_tail: String::new(),
+        }
     }
 
     /// Cuts the report's texts to their limits. Keeps the beginning of a reason or an exception, and the end of stderr.
@@ -248,8 +307,9 @@ impl ExitReport {
     /// The report without the texts that the run printed.
     #[must_use]
     pub fn without_output(&self) -> Self {
-        let Self { outcome, stopped, terminated, ended_at, exception: _, stderr_tail: _ } = self;
-        Self { stopped: *stopped, terminated: *terminated, ..Self::new(outcome.clone(), *ended_at) }
+        let Self { outcome, process, stopped, terminated, ended_at, exception: _, stderr_tail: _ } = self;
+        let (process, stopped, terminated) = (*process, *stopped, *terminated);
+        Self { process, stopped, terminated, ..Self::new(outcome.clone(), *ended_at) }
     }
 
     /// Clears the texts that the run printed.
@@ -274,7 +334,13 @@ impl ExitReport {
     pub fn exception_before<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> Option<&str> {
         let exception = self.exception.as_deref()?;
         // The report may have shortened the line.
-        (!lines.any(|line| line.starts_with(exception))).then_some(exception)
+        (!lines.any(|line| without_rank(line).starts_with(exception))).then_some(exception)
+    }
+
+    /// Which process of the replica ended, and how: what follows the replica's name.
+    pub fn how(&self) -> String {
+        let process = self.process.map(|process| process.to_string()).unwrap_or_default();
+        format!("{process} {}", self.outcome)
     }
 
     /// Whether the run exited with 0.

@@ -10,15 +10,16 @@ use crate::as_text::checked_text;
 
 /// Written by the rendezvous, read by TensorFlow: the addresses of all members, and the role and index of this replica.
 pub const TF_CONFIG: &str = "TF_CONFIG";
-/// Written by the rendezvous, read by scripts: the number of workers, without the chief.
+/// Written by the rendezvous, read by scripts: the number of processes of workers, without the chief.
 pub const NUM_WORKERS: &str = "NUM_WORKERS";
-/// Written by the rendezvous, read by scripts made for tf-spawner: this replica's index in its role.
+/// Written by the rendezvous, read by scripts made for tf-spawner: this replica's index in its role. With several
+/// processes, the index of the process among all processes of this role.
 pub const WORKER_NUMBER: &str = "WORKER_NUMBER";
 /// Written by the rendezvous, read by scripts made for tf-spawner: the same number as [`NUM_WORKERS`].
 pub const TOT_WORKERS: &str = "TOT_WORKERS";
 /// Written by the rendezvous for replicas that train, read by scripts: see [`crate::ids::Rank`].
 pub const RANK: &str = "RANK";
-/// Written by the rendezvous, read by scripts: the number of replicas that train.
+/// Written by the rendezvous, read by scripts: the number of processes that train.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
 /// Written by the rendezvous, read by scripts: the job's name.
 pub const MUSTER_JOB: &str = "MUSTER_JOB";
@@ -26,6 +27,9 @@ pub const MUSTER_JOB: &str = "MUSTER_JOB";
 pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 /// Written by the rendezvous, read by scripts: the replica's index in its role, from 0.
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
+/// Written by the rendezvous for replicas of several processes, read by scripts: the index of the process in its replica,
+/// from 0.
+pub const MUSTER_PROCESS: &str = "MUSTER_PROCESS";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
 /// Written by the rendezvous, read by scripts: the number of earlier starts. If a script of an earlier start may have

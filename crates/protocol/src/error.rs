@@ -18,6 +18,8 @@ pub enum ErrorCode {
     BadStrategy,
     /// The number of workers is out of range.
     BadWorkerNum,
+    /// The number of processes of each replica is out of range, or does not fit the job.
+    BadNprocPerNode,
     /// The number of parameter servers does not fit the strategy, or is too large.
     BadPsNum,
     /// The number of chiefs does not fit the strategy.

@@ -220,6 +220,9 @@ impl FailedStart {
 pub struct Fingerprint {
     /// The role and the seat of the replica that failed.
     pub seat: ReplicaId,
+    /// The index of the process that failed, if the replica has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
     /// The beginning of the exception's first line, at most [`FINGERPRINT_JSON_BYTES`] in JSON.
     pub exception: String,
     /// The last step that the replica's script reported in this start. Absent if it reported none.

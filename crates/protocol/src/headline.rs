@@ -9,16 +9,18 @@ pub const TRACEBACK: &str = "Traceback (most recent call last):";
 /// Maximum bytes of the exception in a headline, as JSON, so that the headline fits into a table.
 const EXCEPTION_JSON_BYTES: usize = 200;
 
-/// The headline, which follows the replica's name: `: ValueError: no (train.py:7)`, or ` exited with code 3`. After a
-/// signal, the process did not end because of its last exception.
+/// The headline, which follows the replica's name: `: ValueError: no (train.py:7)`, or ` exited with code 3`. Of several
+/// processes, first names the one that failed: `/3 (rank 11) exited with code 1`. After a signal, the process did not end
+/// because of its last exception.
 pub(crate) fn of(exit: &ExitReport) -> String {
     let (ExitOutcome::Code(_), Some(exception)) = (&exit.outcome, exit.exception.as_deref()) else {
-        return format!(" {}", exit.outcome);
+        return exit.how();
     };
+    let process = exit.process.map(|process| process.to_string()).unwrap_or_default();
     let place = place(&exit.stderr_tail, exception).map(|place| format!(" ({place})")).unwrap_or_default();
     let said = text::beginning(exception, EXCEPTION_JSON_BYTES);
     let cut = if said.len() < exception.len() { "…" } else { "" };
-    format!(": {said}{cut}{place}")
+    format!("{process}: {said}{cut}{place}")
 }
 
 /// The file and the line that raised this exception: the last line of the stack that belongs to the user's own files, else

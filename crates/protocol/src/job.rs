@@ -18,6 +18,7 @@ use crate::known_fields::keep_fields_of;
 use crate::metric::Pattern;
 use crate::origin::Origin;
 use crate::pod::PodOptions;
+use crate::processes::NprocPerNode;
 use crate::run_policy::{OnSameFailure, OnUnreachable, RunPolicy};
 pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
@@ -56,6 +57,9 @@ pub struct JobRequest {
     /// The image. Its working directory contains the script. With `code`, the image only needs Python. Only with
     /// Kubernetes.
     pub image: Option<ImageRef>,
+    /// Number of processes of the script in each replica that trains, 1 to 64, or `gpu` for one process on each GPU;
+    /// default 1. More than one only with AllReduce.
+    pub nproc_per_node: Option<NprocPerNode>,
     /// Absolute path of the folder that contains the script. Only if pods are processes of the master's host.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
@@ -119,6 +123,10 @@ pub struct JobSpec {
     pub chief_num: u32,
     /// Number of evaluators, 0 or 1.
     pub evaluator_num: u32,
+    /// Number of processes of the script in each replica that trains. Absent: 1.
+    #[serde(skip_serializing_if = "is_one")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 64))]
+    pub nproc_per_node: u32,
     /// The image, with Kubernetes.
     pub image: Option<ImageRef>,
     /// The folder of the script, if pods are processes.
@@ -162,6 +170,11 @@ pub struct JobSpec {
     /// Where the job came from.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub about: About,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 impl From<&JobSpec> for JobRequest {
@@ -233,6 +246,7 @@ impl JobSpec {
             ps_num,
             chief_num,
             evaluator_num,
+            nproc_per_node,
             image,
             work_dir,
             code,
@@ -263,6 +277,7 @@ impl JobSpec {
             ps_num: counted(Role::Ps, ps_num).unwrap_or(servers_by_default),
             chief_num: counted(Role::Chief, chief_num).unwrap_or(servers_by_default),
             evaluator_num: counted(Role::Evaluator, evaluator_num).unwrap_or(0),
+            nproc_per_node: 1,
             image,
             work_dir,
             code,
@@ -279,12 +294,13 @@ impl JobSpec {
             run_policy,
             about,
         };
-        spec.checked()
+        spec.with_processes(nproc_per_node)?.checked()
     }
 
     fn checked(self) -> Result<Self, SpecError> {
         self.check_counts()?;
         self.check_groups()?;
+        self.check_processes()?;
         self.check_batching()?;
         self.check_run_policy()?;
         self.check_inputs()?;

@@ -28,9 +28,12 @@ pub struct JoinRequest {
     /// The port of the TensorFlow server.
     #[cfg_attr(feature = "openapi", schema(value_type = u16, minimum = 1))]
     pub tensorflow_port: NonZeroU16,
-    /// How many workers the job may have. If `workers`, `lease_seconds` or `max_restarts` differ from the existing
-    /// job's, the agent is refused. Absent: the agent only joins an existing job.
+    /// How many workers the job may have. If `workers`, `nproc_per_node`, `lease_seconds` or `max_restarts` differ from
+    /// the existing job's, the agent is refused. Absent: the agent only joins an existing job.
     pub workers: Option<Workers>,
+    /// Number of processes of the script on each machine. Absent: 1.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 64))]
+    pub nproc_per_node: Option<u32>,
     /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: the lease of the existing job, or
     /// the default for a new job.
     pub lease_seconds: Option<u32>,

@@ -47,7 +47,7 @@ impl JobSpec {
 
     /// TF_CONFIG lists all members in one variable, and Linux limits the length of a variable.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
-        let most = tf_config::members_max(&self.tf_config, self.batching.global_batch);
+        let most = tf_config::members_max(&self.tf_config, self.batching.global_batch) / self.nproc_per_node.max(1);
         let room = most.saturating_sub(self.chief_num);
         let most_workers = room.saturating_sub(self.ps_num.min(1));
         if self.worker_num > most_workers {

@@ -7,6 +7,7 @@ use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
 use crate::group::{GROUPS_MAX, WrongVariable};
 use crate::ids::{JobName, LABEL_MAX, PodName, Role};
+use crate::processes::PROCESSES_MAX;
 use crate::progress::{VALUE_NAME_BYTES, VALUES_MAX};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, SuccessPolicy};
@@ -83,6 +84,21 @@ pub enum SpecError {
         /// Maximum parameter servers, given the other replicas.
         fits: u32,
     } => BadPsNum, "give a smaller --ps-num",
+    /// The number of processes is out of range.
+    #[error("nproc-per-node is {0}: use 1 to {PROCESSES_MAX}")]
+    ProcessCount(u32) => BadNprocPerNode, "give --nproc-per-node 1 to 64",
+    /// The job has no GPUs to count, or replicas have different numbers of them.
+    #[error("nproc-per-node gpu needs the same number of GPUs in each replica that trains: give a number")]
+    NoGpusToCount => BadNprocPerNode, "give --gpus N too, or --nproc-per-node N",
+    /// Several processes cannot be parameter servers and their clients.
+    #[error("nproc-per-node needs AllReduce: with ParameterServer, each replica has one process")]
+    ProcessesWithServers => BadNprocPerNode, "leave out --nproc-per-node, or give --strategy AllReduce",
+    /// TensorFlow accepts one chief at most.
+    #[error("nproc-per-node does not work with a chief: it would have one process alone")]
+    ProcessesWithChief => BadNprocPerNode, "leave out --chief-num: the first worker is the chief",
+    /// Batches are divided among replicas, not among their processes.
+    #[error("global-batch cannot be divided among several processes of a replica: use one process in each replica")]
+    ProcessesWithBatch => BadNprocPerNode, "leave out --global-batch, or --nproc-per-node",
     /// TensorFlow hangs if an AllReduce cluster has a parameter server.
     #[error(
         "ps-num is {0}, but AllReduce has no parameter servers: leave out ps-num, or use --strategy ParameterServer"

@@ -36,7 +36,8 @@ impl TfConfigOptions {
         if self.chief_is_master { cluster.with_master() } else { cluster }
     }
 
-    /// The task of the member in this seat, in such a cluster.
+    /// The task of the member in this seat, in such a cluster. For several processes, `seat` has the index of the process
+    /// among all processes of its role.
     pub fn task(&self, seat: ReplicaId) -> Task {
         let task = Task::from(seat);
         if self.chief_is_master && seat.role == Role::Chief { Task { kind: MASTER, ..task } } else { task }
@@ -82,11 +83,13 @@ pub struct TfCluster {
 }
 
 impl TfCluster {
-    /// The cluster of these members. `members` maps each replica to the address of its TensorFlow server.
-    pub fn new(members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
+    /// The cluster of these members. `members` maps each replica to the address of its first TensorFlow server. A replica
+    /// of several processes has a server for each of them, at the next ports.
+    pub fn new(members: &BTreeMap<ReplicaId, SocketAddr>, processes_of: impl Fn(ReplicaId) -> u32) -> Self {
         let addresses = |role: Role| {
             let of_role = members.iter().filter(|(id, _)| id.role == role);
-            of_role.map(|(_, address)| address.to_string()).collect()
+            let servers = of_role.flat_map(|(id, first)| servers(*first, processes_of(*id)));
+            servers.map(|address| address.to_string()).collect()
         };
         let (chief, worker, ps) = (addresses(Role::Chief), addresses(Role::Worker), addresses(Role::Ps));
         Self { chief, master: vec![], worker, ps }
@@ -98,7 +101,15 @@ impl TfCluster {
     }
 }
 
-/// The role and index of one replica.
+/// The addresses of the TensorFlow servers of a replica of this many processes.
+pub fn servers(first: SocketAddr, processes: u32) -> impl Iterator<Item = SocketAddr> {
+    (0..processes).map(move |process| {
+        let port = first.port().saturating_add(u16::try_from(process).unwrap_or(u16::MAX));
+        SocketAddr::new(first.ip(), port)
+    })
+}
+
+/// The role and index of one replica, or of one of its processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Task {
     /// The task type: a key of the cluster, or `evaluator`.
@@ -126,6 +137,14 @@ pub struct TfConfig<'a, C: ?Sized = TfCluster> {
     pub sizes: Option<(&'static str, &'a Value)>,
     /// Further keys. None of them is in [`COMPUTED_KEYS`].
     pub extra: &'a Map<String, Value>,
+}
+
+impl<C: ?Sized> TfConfig<'_, C> {
+    /// TF_CONFIG with the task alone, the only part in which the processes of a replica differ.
+    pub fn only_task(&self) -> Value {
+        let task = serde_json::to_value(&self.task).expect("texts and numbers always serialize");
+        Value::Object(Map::from_iter([(COMPUTED_KEYS[1].to_owned(), task)]))
+    }
 }
 
 /// The keys of TF_CONFIG that Muster computes.

@@ -45,6 +45,8 @@ pub struct PodSpec {
     pub brings_code: bool,
     /// The program that the agent starts, and its arguments.
     pub command: Vec<String>,
+    /// The number of processes of the program that the agent starts.
+    pub processes: u32,
     /// The pod template of the replica's group. In Kubernetes, the agent is copied into the pod. A process uses only
     /// the template's variables.
     pub template: Option<Template>,
@@ -68,6 +70,7 @@ impl PodSpec {
             work_dir: spec.work_dir.clone(),
             brings_code: spec.code.is_some(),
             command: spec.command_of(replica),
+            processes: spec.processes_of(replica),
             template: spec.group_of(replica).and_then(|group| group.template.clone()),
             labels: spec.labels_of(replica),
             second_code_folder: spec.second_code_folder(),

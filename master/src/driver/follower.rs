@@ -50,6 +50,8 @@ pub(super) struct Follower {
 pub(super) struct Followed {
     pub(super) common: Common,
     pub(super) subject: Subject,
+    /// The number of the replica's processes.
+    pub(super) processes: u32,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
     /// The stores for the script's reports and steps.
@@ -250,7 +252,7 @@ impl Pod {
                 }
                 answer => answer,
             };
-            let state = state_of(answer, heard);
+            let state = state_of(answer, heard, self.followed.processes);
             // After the end of the pod or of its run, a refusal adds nothing to the last report.
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Failed(_));

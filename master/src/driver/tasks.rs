@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use job::key::JobKey;
 use job::observation::{AgentState, LostRun};
 use job::rendezvous::Rendezvous;
-use protocol::agent::{FirstSignal, MESSAGES, Membership, RunState, RunStatus};
+use protocol::agent::{FirstSignal, Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
@@ -114,10 +114,11 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
         rendezvous = rendezvous.with_sizes(sizes);
     }
     let configure = async |Seat { subject, agent, seat, membership, renewal }: Seat| {
-        let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
+        let processes = spec.processes_of(seat);
+        let body = serde_json::to_vec(&rendezvous.body(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
         let code = call.delivery.as_ref().map(|code| code.id());
-        let part = PartOfStart { generation: call.generation, membership, code, renewal };
+        let part = PartOfStart { generation: call.generation, membership, code, renewal, processes };
         let answer = configure_one(&call, (subject, agent), part, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
@@ -234,11 +235,16 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     }
 }
 
-/// The agent's state after this answer. `heard` is the agent's newest status before this answer.
-pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
+/// The agent's state after this answer, if the replica has this many processes. `heard` is the agent's newest status before
+/// this answer.
+pub(super) fn state_of(
+    answer: Result<AgentAnswer, AgentError>,
+    heard: Option<&RunStatus>,
+    processes: u32,
+) -> AgentState {
     match answer {
-        Ok(AgentAnswer::Status(status)) if status.messages != MESSAGES => {
-            AgentState::Failed(LostRun::of_other_version(status.messages))
+        Ok(AgentAnswer::Status(status)) if !status.is_fit_for(processes) => {
+            AgentState::Failed(LostRun::of_other_version(&status, processes))
         }
         Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
         Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {

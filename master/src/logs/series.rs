@@ -12,7 +12,7 @@ use protocol::view::JobView;
 use tokio::time::timeout;
 
 use super::JobLogs;
-use super::metrics::ReadOutput;
+use super::metrics::{Patterns, ReadOutput};
 use super::thinned::{Added, Points};
 use super::usage::UsageOfJob;
 use crate::mutex::Mutex;
@@ -98,8 +98,9 @@ impl SeriesOfJob {
                 kept.push(replica, Added { at: added, point });
             }
         };
+        let patterns = Patterns { numbers: metrics.clone(), processes: view.spec.nproc_per_node };
         // What is not read in time is read by the next request.
-        timeout(READ_TIMEOUT, self.read.numbers((replica, &log), metrics, found)).await.unwrap_or(Ok(()))
+        timeout(READ_TIMEOUT, self.read.numbers((replica, &log), &patterns, found)).await.unwrap_or(Ok(()))
     }
 
     /// Forgets what a replica uses, because its pod is lost.

@@ -6,6 +6,7 @@ use protocol::failure::Failure;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::join::{JoinAnswer, JoinRequest, Left};
+use protocol::processes::NprocPerNode;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
 use protocol::view::JobResult;
 
@@ -123,6 +124,7 @@ fn spec_of(name: &JobName, request: &JoinRequest) -> Result<JobSpec, JobsError> 
     let job = JobRequest {
         worker_min: Some(workers.min),
         worker_num: Some(workers.max),
+        nproc_per_node: request.nproc_per_node.map(NprocPerNode::Number),
         run_policy,
         ..JobRequest::new(name.clone(), Strategy::AllReduce)
     };
@@ -133,6 +135,8 @@ fn spec_of(name: &JobName, request: &JoinRequest) -> Result<JobSpec, JobsError> 
 fn check_rules(spec: &JobSpec, request: &JoinRequest) -> Result<(), JobsError> {
     let RunPolicy { lease_seconds, max_restarts, .. } = spec.run_policy;
     let is_same = request.workers.is_none_or(|workers| spec.workers() == Some(workers))
+        // An agent of an earlier version, or one that has reserved only one port, gives none.
+        && request.nproc_per_node.unwrap_or(1) == spec.nproc_per_node
         && request.lease_seconds.is_none_or(|given| given == lease_seconds)
         && request.max_restarts.is_none_or(|given| given == max_restarts);
     if is_same {
@@ -140,7 +144,11 @@ fn check_rules(spec: &JobSpec, request: &JoinRequest) -> Result<(), JobsError> {
     }
     let range =
         spec.workers().map_or_else(String::new, |workers| format!(" --worker-num {}:{}", workers.min, workers.max));
-    let rules = format!("{range} --lease {lease_seconds}s --max-restarts {max_restarts}");
+    let processes = match spec.nproc_per_node {
+        1 => String::new(),
+        several => format!(" --nproc-per-node {several}"),
+    };
+    let rules = format!("{range}{processes} --lease {lease_seconds}s --max-restarts {max_restarts}");
     Err(JobsError::OtherRules { name: spec.name.clone(), rules })
 }
 

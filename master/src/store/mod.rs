@@ -21,7 +21,7 @@ pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 pub use self::code_copies::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, CopyOutcome, Unkept};
 pub use self::halted::Halted;
 pub use self::reading::NotRead;
-pub use self::record::{Ended, FORMAT, JobRecord, Wish};
+pub use self::record::{Ended, FORMAT, FORMAT_OF_SEVERAL, JobRecord, Wish};
 pub use self::suspension::Suspension;
 
 /// One version of a record. Versions can only be compared for equality.
@@ -94,7 +94,7 @@ pub enum StoreError {
     /// Another version of the master wrote the record. This version does not change it.
     #[error(
         "another version of the master wrote the record of job \"{job}\", in format {format}; this version supports \
-         format {FORMAT}"
+         formats {FORMAT} and {FORMAT_OF_SEVERAL}"
     )]
     OtherFormat {
         /// The job.

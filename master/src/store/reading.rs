@@ -5,7 +5,7 @@ use protocol::ids::JobName;
 use protocol::job::SpecError;
 use serde::Deserialize;
 
-use super::{FORMAT, JobRecord};
+use super::{FORMAT, FORMAT_OF_SEVERAL, JobRecord};
 
 /// Maximum characters of a reason. serde quotes values, which may be very long.
 const REASON_CHARS_MAX: usize = 200;
@@ -35,7 +35,9 @@ impl JobRecord {
     pub fn read(name: &JobName, text: &[u8]) -> Result<Self, NotRead> {
         // Another format may differ in all other fields, so the format is read first.
         match serde_json::from_slice(text) {
-            Ok(FormatAlone { format }) if format != FORMAT => Err(NotRead::OtherFormat(format)),
+            Ok(FormatAlone { format }) if !(FORMAT..=FORMAT_OF_SEVERAL).contains(&format) => {
+                Err(NotRead::OtherFormat(format))
+            }
             Ok(_) | Err(_) => Self::read_known(name, text).map_err(NotRead::Invalid),
         }
     }

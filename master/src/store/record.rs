@@ -24,11 +24,15 @@ use super::{Halted, Suspension};
 /// leaves records of another format alone.
 pub const FORMAT: u32 = 2;
 
+/// The format of the record of a job whose replicas have several processes. An earlier master would drop their number, so it
+/// must leave the record alone.
+pub const FORMAT_OF_SEVERAL: u32 = 3;
+
 /// The record of one job.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// The format of the record: [`FORMAT`].
+    /// The format of the record: [`FORMAT`] or [`FORMAT_OF_SEVERAL`].
     pub format: u32,
     /// How many times the record was changed. A watch may report changes late, so readers ignore a revision that is
     /// lower than the highest that they have seen.
@@ -81,7 +85,7 @@ impl JobRecord {
     /// The record of a job that the master `holder` has just accepted.
     pub fn new(spec: JobSpec, uid: String, holder: String, accepted_at: UnixMillis) -> Self {
         Self {
-            format: FORMAT,
+            format: if spec.nproc_per_node > 1 { FORMAT_OF_SEVERAL } else { FORMAT },
             revision: 0,
             uid,
             spec: spec.into(),

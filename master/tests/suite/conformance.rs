@@ -110,6 +110,7 @@ fn longest_exit(at: UnixMillis) -> ExitReport {
 fn longest_fingerprint() -> Fingerprint {
     Fingerprint {
         seat: "evaluator-1000".parse().expect("not a replica"),
+        process: None,
         exception: "\u{1b}".repeat(FINGERPRINT_JSON_BYTES / json_bytes('\u{1b}')),
         step: Some(u64::MAX),
         split: u64::MAX,

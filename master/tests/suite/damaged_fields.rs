@@ -46,6 +46,7 @@ fn full(name: &str, has_ended: bool) -> JobRecord {
     let failure = Failure::ReplicaExited { replica, exit };
     let fingerprint = Fingerprint {
         seat: replica,
+        process: None,
         exception: "ValueError".to_owned(),
         step: Some(7),
         split: 1,

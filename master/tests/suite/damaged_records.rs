@@ -7,7 +7,7 @@ use job::key::JobKey;
 use job::plan;
 use master::backend::{PodBackend, PodSpec};
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, FORMAT, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Wish};
+use master::store::{Ended, FORMAT, FORMAT_OF_SEVERAL, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::ids::JobName;
 use protocol::view::{JobResult, JobTimes, JobView};
@@ -125,7 +125,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_of_another_format_is_not_changed_even_if_it_cannot_be_read() {
-    for format in [FORMAT - 1, FORMAT + 1] {
+    for format in [FORMAT - 1, FORMAT_OF_SEVERAL + 1] {
         leaves_a_record_alone(format).await;
     }
 }
@@ -141,7 +141,7 @@ async fn leaves_a_record_alone(format: u32) {
     for wish in [Wish::Cancel, Wish::Delete] {
         let refused =
             master.jobs.requests.wish(stored.name(), wish).await.expect_err("a record of another format was changed");
-        let formats = format!("in format {format}; this version supports format {FORMAT}");
+        let formats = format!("in format {format}; this version supports formats {FORMAT} and {FORMAT_OF_SEVERAL}");
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
@@ -158,7 +158,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_another_format() {
     let spec = (*conformance::record("handed-over").spec).clone();
     master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    let text = json!({ "format": FORMAT + 1 }).to_string();
+    let text = json!({ "format": FORMAT_OF_SEVERAL + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
     // When the driver records this failure, it finds the record with the other format.
     agents[0].exit(ExitOutcome::Code(1));

@@ -61,6 +61,7 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
         workers: None,
         lease_seconds: Some(1),
         max_restarts: None,
+        nproc_per_node: None,
         uid: None,
         place: None,
         left: None,

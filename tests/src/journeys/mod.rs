@@ -4,6 +4,7 @@ mod at_a_master;
 mod by_one_command;
 mod causes;
 mod elastic;
+mod several;
 mod tfjob;
 mod training;
 
@@ -11,6 +12,7 @@ pub use at_a_master::*;
 pub use by_one_command::*;
 pub use causes::*;
 pub use elastic::*;
+pub use several::*;
 pub use tfjob::*;
 pub use training::*;
 
@@ -56,6 +58,18 @@ macro_rules! journeys_of_causes {
             $place, #[$attribute],
             why_names_the_replica_that_exited_first_and_the_replicas_that_ended_because_of_it,
             why_names_the_replica_that_crashed,
+        }
+    };
+}
+
+/// Defines a test for each journey of replicas with several processes.
+#[macro_export]
+macro_rules! journeys_of_several_processes {
+    ($place:expr, #[$attribute:meta]) => {
+        $crate::journeys! {
+            $place, #[$attribute],
+            each_process_of_each_worker_is_a_rank,
+            why_names_the_rank_that_failed_first,
         }
     };
 }

@@ -1,10 +1,12 @@
 //! Tests of jobs on bare machines, whose agents join the master. In these tests, each machine is a loopback
 //! address.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use e2e::journeys::RANKS_MEET;
 use e2e::processes::signal;
 use e2e::programs::built;
 use e2e::{Finished, Master, Running, Scene, TOKEN, within};
@@ -78,6 +80,20 @@ fn a_job_on_machines_survives_a_killed_master_and_goes_on_without_a_dead_machine
     stays.ended().code(0);
     three.ended().code(0);
     assert_eq!(status(&scene, &master).map(|view| view.state), Some(JobState::Succeeded));
+}
+
+#[test]
+fn each_of_several_processes_on_each_machine_is_a_rank() {
+    let scene = Scene::new(RANKS_MEET);
+    let master = Master::start(scene.path(), &JOINED, &[]);
+    let rules = ["--worker-num", "2", "--nproc-per-node", "2"];
+    let agents = [2, 3].map(|number| Running::of(&mut agent(&scene, &master, number, &rules)));
+    let ended = agents.map(|agent| agent.ended().code(0).stdout);
+    let lines: BTreeSet<&str> = ended.iter().flat_map(|stdout| stdout.lines()).collect();
+    for (process, rank) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
+        let line = format!("[rank{rank}] rank {rank} of 4 process {process} of 2");
+        assert!(lines.contains(&*line), "{line}\n{ended:?}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod packaging;
 mod prototype;
 mod remote;
 mod second_terminal;
+mod several;
 mod spawn;
 mod stacks;
 mod tensorflow;

@@ -13,6 +13,7 @@ use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
+use protocol::processes::NprocPerNode;
 use protocol::run_policy::{NO_RESTART_LIMIT, Preload, RunPolicy};
 use protocol::tf_config::TfConfigOptions;
 use serde_json::{Value, json};
@@ -123,6 +124,72 @@ fn replicas_on_the_same_host_are_numbered_as_one_group() {
     assert_eq!(places(laptop), ["0 4 0 1 0 4", "1 4 0 1 1 4", "2 4 0 1 2 4", "3 4 0 1 3 4"]);
     let both = ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.9:2", "10.0.0.2:2"];
     assert_eq!(places(both), ["0 2 0 2 0 4", "0 2 1 2 1 4", "1 2 0 2 2 4", "1 2 1 2 3 4"]);
+}
+
+/// The environment of each process of a replica, as an agent merges it.
+fn processes(body: &Value) -> Vec<Value> {
+    let merge = |own: &Value| {
+        let mut merged = body["all"].clone();
+        for (name, value) in own.as_object().expect("not an object") {
+            match (&mut merged[name], value) {
+                (Value::Object(shared), Value::Object(own)) => shared.extend(own.clone()),
+                (place, value) => *place = value.clone(),
+            }
+        }
+        merged
+    };
+    body["each"].as_array().expect("no list").iter().map(merge).collect()
+}
+
+#[test]
+fn each_of_several_processes_has_a_rank_and_a_task_of_its_own() {
+    let spec = spec(JobRequest {
+        nproc_per_node: Some(NprocPerNode::Number(2)),
+        evaluator_num: Some(1),
+        ..request(Strategy::AllReduce, 2)
+    });
+    let members = members(&spec);
+    let rendezvous = Rendezvous::new(&spec, FIRST, &members).of_job("u-1");
+    let body = |name: &str| serde_json::to_value(rendezvous.body(id(name))).expect("not JSON");
+    let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.0:1235", "10.0.0.1:1234", "10.0.0.1:1235"]});
+    let mut rank = 0;
+    for node in 0..2 {
+        for (process, env) in processes(&body(&format!("worker-{node}"))).into_iter().enumerate() {
+            let task = json!({"type": "worker", "index": rank});
+            assert_eq!(env["TF_CONFIG"], json!({"cluster": cluster, "task": task}), "rank {rank}");
+            for (name, value) in [
+                ("RANK", rank),
+                ("WORKER_NUMBER", rank),
+                ("JAX_PROCESS_ID", rank),
+                ("WORLD_SIZE", 4),
+                ("TOT_WORKERS", 4),
+                ("LOCAL_RANK", process),
+                ("LOCAL_WORLD_SIZE", 2),
+                ("MUSTER_PROCESS", process),
+                ("MUSTER_INDEX", node),
+                ("GROUP_RANK", node),
+                ("PET_NNODES", 2),
+                ("PET_NODE_RANK", node),
+                ("PET_NPROC_PER_NODE", 2),
+            ] {
+                assert_eq!(env[name], json!(value), "{name} of rank {rank}");
+            }
+            assert_eq!((&env["MASTER_ADDR"], &env["MASTER_PORT"]), (&json!("10.0.0.0"), &json!(1234)));
+            rank += 1;
+        }
+    }
+    assert_eq!(body("evaluator-0")["TF_CONFIG"]["task"], json!({"type": "evaluator", "index": 0}));
+    assert!(body("evaluator-0").get("MUSTER_PROCESS").is_none());
+}
+
+#[test]
+fn the_processes_of_a_large_gang_share_the_addresses_in_the_message() {
+    let spec = spec(JobRequest { nproc_per_node: Some(NprocPerNode::Number(8)), ..request(Strategy::AllReduce, 100) });
+    let members = members(&spec);
+    let rendezvous = Rendezvous::new(&spec, FIRST, &members);
+    let body = serde_json::to_value(rendezvous.body(id("worker-99"))).expect("not JSON");
+    let bytes = |part: &Value| part.to_string().len();
+    assert!(bytes(&body["each"]) < 8 * 1024 && bytes(&body["all"]) > 16 * 1024, "{}", body["each"]);
 }
 
 #[test]

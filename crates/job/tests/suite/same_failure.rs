@@ -112,6 +112,7 @@ fn only_a_script_that_ended_with_an_exception_has_a_fingerprint() {
     };
     let expected = Fingerprint {
         seat: id("worker-1"),
+        process: None,
         exception: SHAPE.to_owned(),
         step: Some(12),
         split: 0,

@@ -5,6 +5,7 @@ use serde_with::skip_serializing_none;
 
 use super::{ExitOutcome, ExitReport};
 use crate::ids::UnixMillis;
+use crate::processes::EndedProcess;
 
 /// How a run ended. Exactly one of `code`, `signal` and `not_started` is present.
 #[skip_serializing_none]
@@ -19,6 +20,8 @@ pub(crate) struct ExitReportWire {
     out_of_memory: Option<OutOfMemoryWire>,
     /// Why no line of exec.py ran.
     not_started: Option<String>,
+    /// The process that ended so, in a replica of several processes.
+    process: Option<EndedProcess>,
     /// Whether Muster stopped the run.
     #[serde(default)]
     stopped: bool,
@@ -60,6 +63,7 @@ impl TryFrom<ExitReportWire> for ExitReport {
             signal,
             out_of_memory,
             not_started,
+            process,
             stopped,
             terminated,
             ended_at,
@@ -75,13 +79,13 @@ impl TryFrom<ExitReportWire> for ExitReport {
             (None, None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
             (_, _, _, _) => return Err(AmbiguousExit),
         };
-        Ok(Self { outcome, stopped, terminated, ended_at, exception, stderr_tail }.bounded())
+        Ok(Self { outcome, process, stopped, terminated, ended_at, exception, stderr_tail }.bounded())
     }
 }
 
 impl From<ExitReport> for ExitReportWire {
     fn from(report: ExitReport) -> Self {
-        let ExitReport { outcome, stopped, terminated, ended_at, exception, stderr_tail } = report;
+        let ExitReport { outcome, process, stopped, terminated, ended_at, exception, stderr_tail } = report;
         let (code, signal, out_of_memory, not_started) = match outcome {
             ExitOutcome::Code(code) => (Some(code), None, None, None),
             ExitOutcome::Signal(signal) => (None, Some(signal), None, None),
@@ -90,6 +94,17 @@ impl From<ExitReport> for ExitReportWire {
             }
             ExitOutcome::NotStarted(reason) => (None, None, None, Some(reason)),
         };
-        Self { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, exception, stderr_tail }
+        Self {
+            code,
+            signal,
+            out_of_memory,
+            not_started,
+            process,
+            stopped,
+            terminated,
+            ended_at,
+            exception,
+            stderr_tail,
+        }
     }
 }

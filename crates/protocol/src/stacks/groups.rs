@@ -1,50 +1,50 @@
-//! Groups the replicas whose main threads have equal stacks.
+//! Groups the processes whose main threads have equal stacks.
 
-use super::{Frame, ReplicaStacks, Thread, threads};
-use crate::ids::ReplicaId;
+use super::{Frame, MainStacks, Thread, threads};
+use crate::processes::ProcessName;
 
-/// Replicas with equal stacks.
+/// Processes with equal stacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackGroup {
-    /// The replicas, ordered by role and index. A replica appears as often as it has such a stack.
-    pub replicas: Vec<ReplicaId>,
-    /// The stack of the first replica, outermost call first. Never empty.
+    /// The processes, ordered by role and indexes. A process appears as often as it has such a stack.
+    pub processes: Vec<ProcessName>,
+    /// The stack of the first process, outermost call first. Never empty.
     pub frames: Vec<Frame>,
 }
 
 /// The file name in a stack of `python -c`. The warm interpreter is such a program, and starts the script.
 const PROGRAM_OF_WARM: &str = "<string>";
 
-/// Groups equal stacks. The largest group comes first, and groups of one size are ordered by their first replica. Stacks
+/// Groups equal stacks. The largest group comes first, and groups of one size are ordered by their first process. Stacks
 /// without calls are left out.
 ///
 /// Stacks are equal if the names of their files and functions are equal. Outside libraries, their lines must be equal
-/// too. In a library, a wait may be a loop. Folders do not count, because replicas may have the same code in different
+/// too. In a library, a wait may be a loop. Folders do not count, because processes may have the same code in different
 /// folders.
-pub fn grouped(stacks: impl IntoIterator<Item = (ReplicaId, Vec<Frame>)>) -> Vec<StackGroup> {
+pub fn grouped(stacks: impl IntoIterator<Item = (ProcessName, Vec<Frame>)>) -> Vec<StackGroup> {
     let mut stacks: Vec<_> = stacks.into_iter().filter(|(_, frames)| !frames.is_empty()).collect();
-    stacks.sort_by_key(|(replica, _)| *replica);
+    stacks.sort_by_key(|(process, _)| *process);
     let mut groups: Vec<StackGroup> = vec![];
-    for (replica, frames) in stacks {
+    for (process, frames) in stacks {
         match groups.iter_mut().find(|group| are_equal(&group.frames, &frames)) {
-            Some(group) => group.replicas.push(replica),
-            None => groups.push(StackGroup { replicas: vec![replica], frames }),
+            Some(group) => group.processes.push(process),
+            None => groups.push(StackGroup { processes: vec![process], frames }),
         }
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.replicas.len()));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.processes.len()));
     groups
 }
 
-/// The stack of a replica's main thread, outermost call first.
-pub fn main_thread(stacks: &ReplicaStacks) -> Option<Vec<Frame>> {
+/// The stack of a process's main thread, outermost call first.
+pub fn main_thread(stacks: &MainStacks<'_>) -> Option<Vec<Frame>> {
     let (_, text) = stacks.shown()?;
     let threads = threads(text);
     let frames = main_of(&threads, text)?.frames.clone();
     Some(without_warm(frames)).filter(|frames| !frames.is_empty())
 }
 
-/// The stacks of a replica's other threads. The thread of the helper `muster.py`, which waits for the agent, is left out.
-pub fn other_threads(stacks: &ReplicaStacks) -> Vec<Vec<Frame>> {
+/// The stacks of a process's other threads. The thread of the helper `muster.py`, which waits for the agent, is left out.
+pub fn other_threads(stacks: &MainStacks<'_>) -> Vec<Vec<Frame>> {
     let Some((_, text)) = stacks.shown() else { return vec![] };
     let threads = threads(text);
     let main = main_of(&threads, text);

@@ -1,11 +1,11 @@
-//! The sentence that says where the main threads of all replicas are, such as `7 of 8 wait in all-reduce (train.py:88),
+//! The sentence that says where the main threads of all processes are, such as `7 of 8 wait in all-reduce (train.py:88),
 //! worker-3 is in open() (data.py:31)`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::{Frame, ReplicaStacks, main_thread};
-use crate::ids::ReplicaId;
+use super::{Frame, MainStacks, ReplicaStacks, main_thread};
+use crate::processes::ProcessName;
 use crate::text;
 
 /// Maximum length of the sentence in JSON, in bytes.
@@ -75,20 +75,21 @@ enum Doing {
     Line,
 }
 
-/// Says where the main threads of all replicas are. At most [`SENTENCE_JSON_BYTES`] in JSON.
+/// Says where the main threads of all processes are. At most [`SENTENCE_JSON_BYTES`] in JSON.
 pub fn sentence(replicas: &[ReplicaStacks]) -> String {
-    let mut places: BTreeMap<StackPlace, Vec<ReplicaId>> = BTreeMap::new();
-    let mut reasons: BTreeMap<&str, Vec<ReplicaId>> = BTreeMap::new();
-    for stacks in replicas {
+    let mut places: BTreeMap<StackPlace, Vec<ProcessName>> = BTreeMap::new();
+    let mut reasons: BTreeMap<&str, Vec<ProcessName>> = BTreeMap::new();
+    let mains: Vec<MainStacks<'_>> = replicas.iter().flat_map(ReplicaStacks::mains).collect();
+    for stacks in &mains {
         match main_thread(stacks).and_then(|frames| place(&frames)) {
-            Some(place) => places.entry(place).or_default().push(stacks.replica),
+            Some(place) => places.entry(place).or_default().push(stacks.name),
             None => {
                 let reason = stacks.why_not().unwrap_or("the main thread runs no Python");
-                reasons.entry(reason).or_default().push(stacks.replica);
+                reasons.entry(reason).or_default().push(stacks.name);
             }
         }
     }
-    let count = replicas.len();
+    let count = mains.len();
     let found = listed(places, ", ", |(place, at)| at_place(place, at, count));
     let missing = listed(reasons, "; ", |(reason, of)| {
         let reason: String = reason.chars().take(REASON_CHARS).collect();
@@ -101,11 +102,11 @@ pub fn sentence(replicas: &[ReplicaStacks]) -> String {
 
 /// The texts of the parts, those with the most replicas first.
 fn listed<K: Ord>(
-    parts: BTreeMap<K, Vec<ReplicaId>>,
+    parts: BTreeMap<K, Vec<ProcessName>>,
     between: &str,
-    part: impl Fn(&(K, Vec<ReplicaId>)) -> String,
+    part: impl Fn(&(K, Vec<ProcessName>)) -> String,
 ) -> String {
-    let mut parts: Vec<(K, Vec<ReplicaId>)> = parts.into_iter().collect();
+    let mut parts: Vec<(K, Vec<ProcessName>)> = parts.into_iter().collect();
     parts.iter_mut().for_each(|(_, replicas)| replicas.sort());
     parts.sort_by_key(|(_, replicas)| (Reverse(replicas.len()), replicas.first().copied()));
     let mut texts: Vec<String> = parts.iter().take(PLACES_MAX).map(part).collect();
@@ -115,7 +116,7 @@ fn listed<K: Ord>(
     texts.join(between)
 }
 
-fn at_place(StackPlace { doing, at: (file, line) }: &StackPlace, replicas: &[ReplicaId], count: usize) -> String {
+fn at_place(StackPlace { doing, at: (file, line) }: &StackPlace, replicas: &[ProcessName], count: usize) -> String {
     let (is, waits) = if replicas.len() == 1 { ("is", "waits") } else { ("are", "wait") };
     let who = names(replicas, count);
     match doing {
@@ -126,8 +127,8 @@ fn at_place(StackPlace { doing, at: (file, line) }: &StackPlace, replicas: &[Rep
 }
 
 /// The names of these replicas if they are few, otherwise their number among all `count` replicas.
-fn names(replicas: &[ReplicaId], count: usize) -> String {
-    let names: Vec<String> = replicas.iter().map(ReplicaId::to_string).collect();
+fn names(replicas: &[ProcessName], count: usize) -> String {
+    let names: Vec<String> = replicas.iter().map(ProcessName::to_string).collect();
     match names.as_slice() {
         [one] => one.clone(),
         all if all.len() == count => format!("all {count}"),

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read, with};
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, LogBase, Membership, RunState, RunStatus};
+use protocol::agent::{
+    CodeStatus, ExitOutcome, ExitReport, LastWords, LogBase, Membership, ProcessStatus, RunState, RunStatus,
+};
 use protocol::ids::{Generation, UnixMillis};
+use protocol::processes::EndedProcess;
 use protocol::progress::Progress;
 use protocol::usage::Usage;
 use serde_json::{Value, json};
@@ -107,7 +110,7 @@ fn a_status_has_only_the_fields_that_have_a_value() {
             }),
         ),
     ] {
-        let golden = with(&json!({"seq": 3, "boot_id": "6f1c", "messages": 2}), &fields);
+        let golden = with(&json!({"seq": 3, "boot_id": "6f1c", "messages": 2, "newest_messages": 3}), &fields);
         assert_golden(&status, &golden);
         assert_tolerates_new_fields::<RunStatus>(&golden);
     }
@@ -275,4 +278,37 @@ fn out_of_memory_is_described_with_the_limit_and_has_no_other_signal_than_9() {
     assert_eq!(sentence(None), "was killed because memory ran out");
     let other = json!({"signal": 15, "out_of_memory": {}, "ended_at": 0});
     assert!(read::<ExitReport>(&other).is_err(), "out of memory with signal 15 is not refused");
+}
+
+#[test]
+fn an_agent_is_fit_for_several_processes_only_if_it_knows_their_messages() {
+    let status = |messages, newest_messages| RunStatus { messages, newest_messages, ..RunStatus::default() };
+    for (status, one, several) in [
+        (RunStatus::idle("b"), true, true),
+        (status(2, 0), true, false),
+        (status(3, 3), true, true),
+        (status(1, 0), false, false),
+        (status(4, 4), false, false),
+    ] {
+        assert_eq!((status.is_fit_for(1), status.is_fit_for(8)), (one, several), "{status:?}");
+    }
+}
+
+#[test]
+fn a_report_of_several_processes_names_one_and_their_ends_are_no_news_before_the_run_ends() {
+    let process = Some(EndedProcess { index: 3, rank: Some(11) });
+    let report = ExitReport { process, ..ExitReport::new(ExitOutcome::Code(1), STARTED) };
+    let golden = json!({
+        "code": 1, "process": {"index": 3, "rank": 11}, "stopped": false, "ended_at": STARTED, "stderr_tail": "",
+    });
+    assert_golden(&report, &golden);
+    assert_eq!(report.how(), "/3 (rank 11) exited with code 1");
+    let of = |pids: [Option<u32>; 2]| RunStatus {
+        state: RunState::Running,
+        pid: pids.into_iter().flatten().next(),
+        processes: pids.map(|pid| ProcessStatus { pid, ..ProcessStatus::default() }).to_vec(),
+        ..RunStatus::idle("b")
+    };
+    assert!(!of([None, Some(8)]).is_news_after(&of([Some(7), Some(8)])));
+    assert_eq!(of([None, Some(8)]).pids(), [(1, 8)]);
 }

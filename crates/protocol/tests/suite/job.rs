@@ -14,6 +14,7 @@ use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use protocol::patch::JobPatch;
 use protocol::pod::PodOptions;
+use protocol::processes::NprocPerNode;
 use protocol::run_policy::{OnFailure, OnUnreachable, RunPolicy, SuccessPolicy};
 use protocol::tf_config::MEMBERS_MAX;
 use serde_json::{Value, json};
@@ -278,6 +279,54 @@ fn counts_that_the_strategy_does_not_allow_are_refused() {
         ErrorCode::BadEvaluatorNum,
         "evaluator-num 2 is not allowed: use 0 or 1",
     );
+}
+
+#[test]
+fn a_number_of_processes_that_does_not_fit_the_job_is_refused_and_gpu_counts_the_gpus() {
+    let with = |nproc: Value, more: Value| {
+        let mut job = json!({"name": "digits", "strategy": "AllReduce", "nproc_per_node": nproc});
+        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        serde_json::from_value::<JobRequest>(job).expect("not a request")
+    };
+    let gpu = json!("gpu");
+    for (request, sentence) in [
+        (with(json!(0), json!({})), "nproc-per-node is 0: use 1 to 64"),
+        (with(json!(65), json!({})), "nproc-per-node is 65: use 1 to 64"),
+        (
+            with(json!(2), json!({"strategy": "ParameterServer"})),
+            "nproc-per-node needs AllReduce: with ParameterServer, each replica has one process",
+        ),
+        (
+            with(json!(2), json!({"chief_num": 1})),
+            "nproc-per-node does not work with a chief: it would have one process alone",
+        ),
+        (
+            with(json!(2), json!({"batching": {"global_batch": 64}})),
+            "global-batch cannot be divided among several processes of a replica: use one process in each replica",
+        ),
+        (
+            with(gpu.clone(), json!({})),
+            "nproc-per-node gpu needs the same number of GPUs in each replica that trains: give a number",
+        ),
+    ] {
+        assert_refused(request, ErrorCode::BadNprocPerNode, sentence);
+    }
+    let container =
+        json!({"name": "main", "resources": {"limits": {"amd.com/gpu": "3", "google.com/tpu": 1, "cpu": "8"}}});
+    let template = json!({"container": "main", "pod": {"spec": {"containers": [container]}}});
+    for (more, number) in [
+        (json!({"pod": {"gpus": 8}}), 8),
+        (json!({"groups": [{"role": "worker", "count": 2, "gpus": 2}]}), 2),
+        (json!({"groups": [{"role": "worker", "count": 2, "template": template}]}), 4),
+    ] {
+        let spec = JobSpec::try_from(with(gpu.clone(), more)).expect("refused");
+        assert_eq!(spec.nproc_per_node, number);
+        assert_eq!(JobRequest::from(&spec).nproc_per_node, Some(NprocPerNode::Number(number)));
+    }
+    let most = JobRequest { worker_num: Some(682), ..with(json!(8), json!({})) };
+    assert!(JobSpec::try_from(most.clone()).is_ok());
+    let error = JobSpec::try_from(JobRequest { worker_num: Some(683), ..most }).expect_err("not refused");
+    assert_eq!(error.code(), ErrorCode::BadWorkerNum);
 }
 
 #[test]

@@ -13,6 +13,7 @@ fn message() -> JoinRequest {
         address: "10.0.0.2:7896".parse().expect("an invalid address"),
         tensorflow_port: 20000.try_into().expect("an invalid port"),
         workers: None,
+        nproc_per_node: None,
         lease_seconds: None,
         max_restarts: None,
         uid: None,

@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use protocol::ids::ReplicaId;
+use protocol::processes::ProcessName;
 use protocol::stacks::{
     Answer, Dump, Frame, JobStacks, ProcessStacks, ReplicaStacks, SENTENCE_JSON_BYTES, Stacks, grouped, main_thread,
     place_in, sentence, threads,
@@ -17,7 +18,15 @@ fn worker(index: u32) -> ReplicaId {
 }
 
 fn process(dump: Dump) -> ProcessStacks {
-    ProcessStacks { pid: 417, program: "python3".into(), state: 'S', cpu_percent: 0, waits_in: None, dump }
+    ProcessStacks {
+        pid: 417,
+        process: None,
+        program: "python3".into(),
+        state: 'S',
+        cpu_percent: 0,
+        waits_in: None,
+        dump,
+    }
 }
 
 /// A replica with these frames in its main thread, innermost first: file, line, function, source.
@@ -113,7 +122,7 @@ fn the_main_thread_is_the_oldest_and_the_warm_interpreter_below_it_is_left_out()
                 File \"<string>\", line 500 in <module>\n";
     let of = |text: &str| {
         let answer = Answer::Processes(vec![process(Dump::WhyNot("sh".into())), process(Dump::Text(text.into()))]);
-        main_thread(&ReplicaStacks { replica: worker(0), answer }).expect("no main thread")
+        main_thread(&ReplicaStacks { replica: worker(0), answer }.mains()[0]).expect("no main thread")
     };
     let lines = |frames: Vec<Frame>| frames.iter().map(|frame| frame.line).collect::<Vec<_>>();
     assert_eq!(lines(of(text)), [9]);
@@ -180,12 +189,15 @@ fn equal_code_in_different_folders_and_other_lines_of_libraries_make_no_differen
         replica(index, &[(library, 300 + index, "wait", ""), (&own, 7, "main", "")])
     };
     let groups = |stacks: &[ReplicaStacks]| {
-        grouped(stacks.iter().filter_map(|stacks| Some((stacks.replica, main_thread(stacks)?))))
+        grouped(stacks.iter().filter_map(|stacks| Some((stacks.replica.into(), main_thread(&stacks.mains()[0])?))))
     };
     let (equal, others) = (stack(0), [stack(4), in_open(2)]);
     let found = groups(&[others[1].clone(), others[0].clone(), equal]);
     assert_eq!(
-        found.iter().map(|group| group.replicas.clone()).collect::<Vec<_>>(),
+        found
+            .iter()
+            .map(|group| group.processes.iter().map(|process| process.replica).collect::<Vec<_>>())
+            .collect::<Vec<_>>(),
         [vec![worker(0), worker(4)], vec![worker(2)]]
     );
     assert_eq!(found[0].frames[0].file, "/run/0/exec.py");
@@ -234,18 +246,35 @@ proptest! {
         stacks in vec(vec(any_frame(), 0..3), 0..12),
         seed in any::<u64>(),
     ) {
-        let named: Vec<(ReplicaId, Vec<Frame>)> = (0..).map(worker).zip(stacks).collect();
+        let named: Vec<(ProcessName, Vec<Frame>)> = (0..).map(|index| worker(index).into()).zip(stacks).collect();
         let groups = grouped(named.clone());
         let mut shuffled = named.clone();
-        shuffled.sort_by_key(|(replica, _)| u64::from(replica.index).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        shuffled.sort_by_key(|(process, _)| u64::from(process.replica.index).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         prop_assert_eq!(&groups, &grouped(shuffled));
-        let mut members: Vec<ReplicaId> = groups.iter().flat_map(|group| group.replicas.clone()).collect();
+        let mut members: Vec<ProcessName> = groups.iter().flat_map(|group| group.processes.clone()).collect();
         members.sort();
-        let with_frames: Vec<ReplicaId> = named.iter().filter(|(_, frames)| !frames.is_empty()).map(|(id, _)| *id).collect();
+        let with_frames: Vec<ProcessName> = named.iter().filter(|(_, frames)| !frames.is_empty()).map(|(id, _)| *id).collect();
         prop_assert_eq!(members, with_frames);
         for group in &groups {
-            let again = grouped([(worker(0), group.frames.clone()), (worker(1), groups[0].frames.clone())]);
+            let again = grouped([(worker(0).into(), group.frames.clone()), (worker(1).into(), groups[0].frames.clone())]);
             prop_assert_eq!(again.len() == 1, std::ptr::eq(group, &groups[0]));
         }
     }
+}
+
+#[test]
+fn the_sentence_counts_and_names_the_processes_of_a_replica() {
+    let of = |index: u32, stacks: Vec<ReplicaStacks>| {
+        let mains = (0..).zip(stacks).map(|(process, stacks)| {
+            let Answer::Processes(processes) = stacks.answer else { panic!("no stacks") };
+            ProcessStacks { process: Some(process), ..processes[0].clone() }
+        });
+        ReplicaStacks { replica: worker(index), answer: Answer::Processes(mains.collect()) }
+    };
+    let waiting = || (0..4).map(in_all_reduce).collect::<Vec<_>>();
+    let mut second = waiting();
+    second[3] = in_open(3);
+    let replicas = [of(0, waiting()), of(1, second)];
+    assert_eq!(sentence(&replicas), "7 of 8 wait in all-reduce (train.py:88), worker-1/3 is in open() (data.py:31)");
+    assert_eq!(replicas[1].mains().len(), 4);
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 /// A TensorFlow cluster on one machine. The replicas have the ports from 2000 on, in the given order.
 fn cluster(replicas: &[&str]) -> TfCluster {
     let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
-    TfCluster::new(&(2000..).zip(replicas).map(member).collect())
+    TfCluster::new(&(2000..).zip(replicas).map(member).collect(), |_| 1)
 }
 
 fn tf_config(cluster: &TfCluster, replica: &str) -> String {
@@ -61,7 +61,7 @@ fn longest(members: u32) -> String {
         worker => ReplicaId { role: Role::Worker, index: worker - 2 },
     };
     let address = SocketAddr::from(([255, 255, 255, 255], 65_535));
-    let cluster = TfCluster::new(&(0..members).map(|place| (id(place), address)).collect::<BTreeMap<_, _>>());
+    let cluster = TfCluster::new(&(0..members).map(|place| (id(place), address)).collect::<BTreeMap<_, _>>(), |_| 1);
     tf_config(&cluster, "evaluator-99999")
 }
 

@@ -309,6 +309,7 @@ fn a_failed_start_lists_its_consequences() {
         lost_steps: Some(LostSteps { replica: replica("worker-0"), first: 51, last: 61 }),
         fingerprint: Some(Fingerprint {
             seat: replica("worker-1"),
+            process: None,
             exception: "ValueError: no".into(),
             step: Some(61),
             split: 1,

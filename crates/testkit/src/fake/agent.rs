@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use master::host::clock::wall_clock;
 use master::mutex::Mutex;
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, MESSAGES, RunState, RunStatus};
+use protocol::agent::{
+    CodeStatus, ExitOutcome, ExitReport, LastWords, MESSAGES, MESSAGES_OF_SEVERAL, RunState, RunStatus,
+};
 use protocol::batching::Notice;
 use protocol::code::{CodeId, Manifest, Sha256};
 use protocol::ids::{Generation, UnixMillis};
@@ -143,7 +145,7 @@ pub enum AgentEvent {
 impl FakeAgent {
     /// An agent without history, for this address.
     pub(super) fn new(address: SocketAddr, kind: AgentKind) -> Self {
-        let messages = if kind == AgentKind::OtherVersion { MESSAGES + 1 } else { MESSAGES };
+        let messages = if kind == AgentKind::OtherVersion { MESSAGES_OF_SEVERAL + 1 } else { MESSAGES };
         let idle = RunStatus { messages, ..RunStatus::idle(address.to_string()) };
         Self(Arc::new(Shared {
             address,

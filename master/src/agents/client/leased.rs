@@ -23,16 +23,19 @@ pub struct PartOfStart {
     pub code: Option<CodeId>,
     /// The renewal of the agent's lease, if the job has leases.
     pub renewal: Option<Renewal>,
+    /// The number of the replica's processes. The body for one process differs in form from that for several.
+    pub processes: u32,
 }
 
 impl AgentClient {
     /// `POST /config` with a JSON object.
     pub async fn configure(&self, agent: SocketAddr, part: PartOfStart, body: Bytes) -> Result<(), AgentError> {
-        let PartOfStart { generation, membership, code, renewal: of_lease } = part;
+        let PartOfStart { generation, membership, code, renewal: of_lease, processes } = part;
         let Membership { seat, of, start, pushes } = membership;
         let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
         let code = code.map(|id| format!("&code={id}")).unwrap_or_default();
-        let further = pushes + &code + &renewal(of_lease);
+        let processes = if processes == 1 { String::new() } else { format!("&processes={processes}") };
+        let further = pushes + &code + &renewal(of_lease) + &processes;
         let path =
             format!("{}?generation={generation}&seat={seat}&of={of}&start={start}{further}", routes::AGENT_CONFIG);
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)

@@ -64,6 +64,7 @@ fn own_pod(spec: &PodSpec, agent: Option<&AgentSource>, user: DefaultUser) -> Po
         work_dir: _,
         brings_code: _,
         command: _, // see `arguments`
+        processes: _,
         template: _,
         labels: of_launcher,
         second_code_folder: _, // see `agent`

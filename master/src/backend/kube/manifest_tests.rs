@@ -18,6 +18,7 @@ fn spec() -> PodSpec {
         image: Some("registry.local/digits:1".parse().unwrap()),
         work_dir: None,
         brings_code: false,
+        processes: 1,
         command: command(&["exec.py"]),
         template: None,
         labels: BTreeMap::new(),

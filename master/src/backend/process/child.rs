@@ -12,7 +12,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use job::observation::{Addresses, PodState};
-use listener::ReservedPort;
+use listener::ReservedPorts;
 use protocol::agent::ExitOutcome;
 use protocol::env::{MUSTER_SCRIPT_PREFIX, MUSTER_TOKEN_SHA256};
 use protocol::group::Template;
@@ -88,7 +88,7 @@ pub(super) async fn run(
     };
     match announced {
         Some(Ok(agent)) => {
-            let tensorflow = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.port()));
+            let tensorflow = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.first()));
             state(PodState::Running(Addresses { agent, tensorflow }));
         }
         // The agent has not failed. The code below carries out the order.
@@ -129,7 +129,7 @@ pub(super) struct Started {
     child: Child,
     /// The child's stdin, taken out of `child`: otherwise, a wait for the child would close the stdin.
     lifeline: Option<ChildStdin>,
-    claim: ReservedPort,
+    claim: ReservedPorts,
 }
 
 /// Starts the agent of one pod.
@@ -144,7 +144,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     let brought = brings_code.then(brought).transpose().map_err(ChildError::Folder)?;
     let (own_work_dir, code_dir) = brought.unzip();
     let folder = own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref()));
-    let claim = launcher.ports.claim().map_err(ChildError::Port)?;
+    let claim = launcher.ports.claim(pod.processes).map_err(ChildError::Port)?;
     let of_script = template.iter().flat_map(Template::variables);
     let of_script = of_script.map(|(name, value)| (format!("{MUSTER_SCRIPT_PREFIX}{name}"), value));
     let mut agent = Command::new(&launcher.host.agent_binary);

@@ -111,6 +111,7 @@ impl Pods {
                 warm: warm::request(spec, id.role, address.ip()),
                 delivery: code.delivery(),
                 lease: policy.rules.lease,
+                processes: spec.processes_of(id),
                 is_found: replica.tracked.seen.is_found,
                 balance_every,
             }));

@@ -70,12 +70,17 @@ async fn asked(agents: &AgentClient, agent: SocketAddr, start: Generation, until
     }
 }
 
-/// Shortens the dumps to at most `room` bytes in total, counted as JSON. The dumps of the last processes are cut first.
+/// Shortens the dumps to at most `room` bytes in total, counted as JSON. Each main process has an equal part with its child
+/// processes. In this part, the dumps of the last processes are cut first.
 fn within(answer: Answer, room: usize) -> Answer {
     let Answer::Processes(mut processes) = answer else { return answer };
-    let mut left = room;
     processes.truncate(PROCESSES_MAX);
-    for ProcessStacks { program, waits_in, dump, .. } in &mut processes {
+    let share = room / processes.iter().filter(|process| process.process.is_some()).count().max(1);
+    let mut left = share;
+    for ProcessStacks { process, program, waits_in, dump, .. } in &mut processes {
+        if process.is_some() {
+            left = share;
+        }
         for name in iter::once(program).chain(waits_in) {
             name.truncate(text::beginning(name, NAME_BYTES).len());
         }
@@ -104,8 +109,9 @@ mod tests {
             let members = members.map(|(name, member)| (name.parse().unwrap(), member)).to_vec();
             of(agents.clone(), members, Instant::now() + Duration::from_secs(2))
         };
-        let why_not =
-            |stacks: &[ReplicaStacks]| stacks.iter().map(|it| it.why_not().unwrap().to_owned()).collect::<Vec<_>>();
+        let why_not = |stacks: &[ReplicaStacks]| {
+            stacks.iter().map(|it| it.mains()[0].why_not().unwrap().to_owned()).collect::<Vec<_>>()
+        };
         let mut turns: Vec<_> = iter::from_fn(|| agents.turn_for_stacks().now_or_never()).collect();
         assert!(of_job().now_or_never().is_none(), "a further job does not wait");
         let waited = why_not(&of_job().await);
@@ -119,6 +125,7 @@ mod tests {
     fn the_dumps_of_a_replica_are_cut_to_its_share_of_the_answer() {
         let process = |text: &str| ProcessStacks {
             pid: 1,
+            process: None,
             program: "python3".to_owned(),
             state: 'S',
             cpu_percent: 0,

@@ -103,7 +103,7 @@ impl ReplicaTable {
         }
         // An agent of the first prototype cannot report its seat or the end of its lease.
         let needs_report = !machine.policy().is_fixed() || machine.policy().rules.lease.is_some();
-        let is_unfit = needs_report && agent == AgentState::SeedOnly;
+        let is_unfit = (needs_report || record.spec.processes_of(subject.id) > 1) && agent == AgentState::SeedOnly;
         let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
         let Some(replica) = self.get_mut(subject.id) else { return };
         replica.hear(subject, agent, record);

@@ -13,8 +13,8 @@ use master::registry::Jobs;
 use master::store::Wish;
 use master::store::kube::KubeStore;
 use master::store::{
-    CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CopyOutcome, FORMAT, JobRecord, JobStore, StoreError,
-    Unkept,
+    CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CopyOutcome, FORMAT_OF_SEVERAL, JobRecord, JobStore,
+    StoreError, Unkept,
 };
 use protocol::code::{CodeId, Manifest};
 use protocol::job::JobSpec;
@@ -144,7 +144,7 @@ async fn no_copy_is_removed_while_a_later_master_has_a_record_that_this_master_c
     let _jobs = master_on(&server, folder.path()).await;
     // A later master has accepted a job with code.
     let store = store(&server);
-    let format = FORMAT + 1;
+    let format = FORMAT_OF_SEVERAL + 1;
     let later = store.create(JobRecord { format, ..conformance::record("later") }).await;
     assert!(matches!(later, Err(StoreError::OtherFormat { .. })), "{later:?}");
     store.keep(code(), b"content").await.expect("the store does not answer");

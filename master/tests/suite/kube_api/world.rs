@@ -79,6 +79,7 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
         replica: worker(0),
         image: Some("digits:1".parse().expect("not an image")),
         work_dir: None,
+        processes: 1,
         command: ["python", "exec.py"].map(str::to_owned).into(),
         labels: std::collections::BTreeMap::new(),
         second_code_folder: None,

@@ -15,6 +15,7 @@ fn process_at(file: &str, line: u32, source: &str) -> ProcessStacks {
     let text = format!("Current thread 0x01 (most recent call first):\n{frame}");
     ProcessStacks {
         pid: 7,
+        process: None,
         program: "python3".to_owned(),
         state: 'S',
         cpu_percent: 0,

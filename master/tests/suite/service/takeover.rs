@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use master::agents::token::AgentKey;
 use master::store::{JobStore, Wish};
-use protocol::agent::{ExitOutcome, MESSAGES};
+use protocol::agent::{ExitOutcome, MESSAGES, MESSAGES_OF_SEVERAL};
 use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
 use protocol::view::{JobResult, JobState};
@@ -182,8 +182,8 @@ async fn a_job_whose_agents_are_of_another_version_fails_at_its_first_start() {
     let master = Master::over("first", FakeBackend::new(Arrival::OtherVersion), FakeStore::default());
     let view = reach(&master.submit(spec("other", 2)).await, JobState::Failed).await;
     let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
-    let sentence =
-        format!("its agent has version {} of the messages, and this master has version {MESSAGES}", MESSAGES + 1);
+    let version = MESSAGES_OF_SEVERAL + 1;
+    let sentence = format!("its agent has version {version} of the messages, and this master has version {MESSAGES}");
     assert!(failure.to_string().contains(&sentence), "{failure}");
     assert_eq!(view.restarts.total(), 0);
 }

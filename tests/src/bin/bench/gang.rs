@@ -145,5 +145,6 @@ pub(crate) fn part_of(generation: Generation) -> PartOfStart {
         membership: Membership { seat: 0, of: 1, start: 0, pushes: 0 },
         code: None,
         renewal: None,
+        processes: 1,
     }
 }

@@ -13,6 +13,7 @@ use protocol::agent::ExitOutcome;
 use protocol::failure::{FailedStart, Failure, Loss};
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobRequest;
+use protocol::processes::NprocPerNode;
 use protocol::view::{JobState, JobView};
 
 use crate::api::{Api, pid_of};
@@ -87,7 +88,8 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
 fn job(api: Api<'_>, name: &JobName, (quota, jobs): (u32, Jobs), random: &mut fastrand::Rng) -> anyhow::Result<Tally> {
     let workers = random.u32(2..=4);
     let worker_min = (jobs == Jobs::Elastic).then(|| random.u32(1..workers));
-    api.submit(&JobRequest { worker_min, ..request(name, STEPS, workers, BUDGET) })?;
+    let nproc_per_node = Some(NprocPerNode::Number(random.u32(1..=2)));
+    api.submit(&JobRequest { worker_min, nproc_per_node, ..request(name, STEPS, workers, BUDGET) })?;
     let mut tally = Tally { jobs: 1, ..Tally::default() };
     // The replicas that were killed in the previous start. If an agent is killed right after another kill, its failure
     // may appear only in the next start.
@@ -178,7 +180,8 @@ fn ended_rightly(api: Api<'_>, end: &JobView, tally: Tally) -> anyhow::Result<()
     let is_right = restarts.uncounted == 0 && (tally.starts..=tally.starts + tally.second).contains(&restarts.counted);
     ensure!(is_right, "{name}: the restarts do not match the kills: {tally:?}, but {restarts:?}");
     let traces = Traces::of(api.scene, name)?;
-    traces.are_complete(name, if end.workers.is_some() { end.roster.len() } else { end.replicas.len() })?;
+    let workers = if end.workers.is_some() { end.roster.len() } else { end.replicas.len() };
+    traces.are_complete(name, workers * end.spec.nproc_per_node as usize)?;
     // An elastic job has a further start when a killed pod is replaced.
     let most = if end.workers.is_some() { usize::MAX } else { restarts.counted as usize + 1 };
     ensure!(traces.starts() <= most, "{name}: more than {most} starts: {traces:?}, but {restarts:?}");

@@ -110,10 +110,10 @@ impl Traces {
         self.starts.len()
     }
 
-    /// Checks that every rank has done all its steps, and that the last step was in the last start.
-    pub(crate) fn are_complete(&self, job: &JobName, workers: usize) -> anyhow::Result<()> {
+    /// Checks that every one of `ranks` ranks has done all its steps, and that the last step was in the last start.
+    pub(crate) fn are_complete(&self, job: &JobName, ranks: usize) -> anyhow::Result<()> {
         let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: no script ran"))?;
-        ensure!(ran.len() == workers, "{job}: only {ran:?} ran in the last start {last}");
+        ensure!(ran.len() == ranks, "{job}: only {ran:?} ran in the last start {last}");
         for replica in ran {
             let checkpoint: Value =
                 serde_json::from_str(&fs::read_to_string(self.folder.join(format!("{replica}.json")))?)?;

@@ -10,6 +10,7 @@ mod programs;
 mod prototype;
 mod reasons;
 mod remains;
+mod several;
 mod spawn;
 mod takeover;
 mod tfjob;
