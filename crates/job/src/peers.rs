@@ -1,5 +1,5 @@
-//! The environment variables from which scripts for torchrun, JAX, Keras on JAX and older TensorFlow learn their rank
-//! and addresses. All values are defaults: a job may set each variable itself.
+//! The environment variables from which scripts for PyTorch (torchrun), JAX, Keras on JAX and older TensorFlow learn their
+//! rank and addresses. All values are defaults: a job may set each variable itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};

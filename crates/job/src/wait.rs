@@ -1,4 +1,4 @@
-//! Why a replica has no pod, why its pod has no node or no address, or why its agent is not ready yet.
+//! The kinds of reasons why a replica has no pod, why its pod has no node or no address, or why its agent is not ready yet.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The back ends, which run pods. Their methods are declarative, so a retry is safe. A back end does not judge
+//! The trait of the back ends, which run pods, and the table of pods that they watch. Their methods are declarative, so a
+//! retry is safe. A back end does not judge
 //! readiness: a pod is ready when its agent answers.
 
 pub mod joined;

@@ -1,5 +1,5 @@
-//! Converts a pod from Kubernetes to the state that the driver uses. Reasons that Kubernetes gives stay in Kubernetes'
-//! words.
+//! Converts a pod from Kubernetes to the state that the driver uses, and writes for users why a pod has no node or failed.
+//! Reasons that Kubernetes gives stay in Kubernetes' words.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Starts and stops the runs of a gang: asks the agents, in one task at a time.
+//! Starts and stops the runs of a gang: asks the agents, in one task at a time, and chooses the first signal of a stop.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
