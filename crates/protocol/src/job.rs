@@ -299,8 +299,8 @@ impl JobSpec {
 
     fn checked(self) -> Result<Self, SpecError> {
         self.check_counts()?;
-        self.check_groups()?;
         self.check_processes()?;
+        self.check_groups()?;
         self.check_batching()?;
         self.check_run_policy()?;
         self.check_inputs()?;

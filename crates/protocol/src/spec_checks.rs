@@ -82,10 +82,11 @@ impl JobSpec {
                 return Err(SpecError::NulInArgument(place + 1));
             }
             let Some(template) = &group.template else { continue };
-            ensure!(
-                template.tf_port != 0 && template.tf_port != AGENT_PORT,
-                SpecError::GroupPort { group: number, port: template.tf_port }
-            );
+            // Each process has a port of its own.
+            let port = template.tf_port;
+            let last = u32::from(port) + self.nproc_per_node - 1;
+            let is_free = last <= u16::MAX.into() && !(u32::from(port)..=last).contains(&AGENT_PORT.into());
+            ensure!(port != 0 && is_free, SpecError::GroupPort { group: number, port });
             ensure!(!template.container.is_empty() && template.pod.is_object(), SpecError::NoTemplate(number));
         }
         Ok(())

@@ -1,10 +1,9 @@
 //! The processes of a job's replicas: how many there are, and which jobs may have several.
 
-use crate::group::Group;
+use crate::ensure::ensure;
 use crate::ids::ReplicaId;
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::processes::{NprocName, NprocPerNode, PROCESSES_MAX};
-use crate::routes::AGENT_PORT;
 
 impl JobSpec {
     /// The number of processes of this replica. Only replicas that train have several.
@@ -30,29 +29,14 @@ impl JobSpec {
     }
 
     pub(crate) fn check_processes(&self) -> Result<(), SpecError> {
-        match self.nproc_per_node {
-            1 => return Ok(()),
-            0 => return Err(SpecError::ProcessCount(0)),
-            many if many > PROCESSES_MAX => return Err(SpecError::ProcessCount(many)),
-            _ => {}
+        let processes = self.nproc_per_node;
+        ensure!((1..=PROCESSES_MAX).contains(&processes), SpecError::ProcessCount(processes));
+        if processes == 1 {
+            return Ok(());
         }
-        if self.strategy == Strategy::ParameterServer {
-            return Err(SpecError::ProcessesWithServers);
-        }
-        if self.chief_num > 0 {
-            return Err(SpecError::ProcessesWithChief);
-        }
-        if self.global_batch().is_some() {
-            return Err(SpecError::ProcessesWithBatch);
-        }
-        let ports = |group: &Group| group.template.as_ref().map(|template| template.tf_port);
-        for (place, port) in self.groups.iter().map(ports).enumerate() {
-            let Some(port) = port else { continue };
-            let last = u32::from(port) + self.nproc_per_node - 1;
-            if (u32::from(port)..=last).contains(&AGENT_PORT.into()) || last > u16::MAX.into() {
-                return Err(SpecError::GroupPort { group: place + 1, port });
-            }
-        }
+        ensure!(self.strategy == Strategy::AllReduce, SpecError::ProcessesWithServers);
+        ensure!(self.chief_num == 0, SpecError::ProcessesWithChief);
+        ensure!(self.global_batch().is_none(), SpecError::ProcessesWithBatch);
         Ok(())
     }
 }
