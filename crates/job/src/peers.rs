@@ -23,8 +23,6 @@ type Variable = (&'static str, Value);
 pub(super) struct Peers {
     /// The replicas that train, in the order of their ranks.
     trainers: Vec<Trainer>,
-    /// The number of processes of each of them.
-    processes: usize,
     /// The number of training replicas on each host. Hosts are in the order of their first ranks.
     on_hosts: Vec<usize>,
     ps_hosts: Box<RawValue>,
@@ -60,8 +58,7 @@ impl Peers {
             json(&of_role.map(|address| address.to_string()).collect::<Vec<_>>().join(","))
         };
         let (ps_hosts, worker_hosts) = (listed(Role::Ps), listed(Role::Worker));
-        let processes = spec.nproc_per_node as usize;
-        Self { trainers, processes, on_hosts, ps_hosts, worker_hosts }
+        Self { trainers, on_hosts, ps_hosts, worker_hosts }
     }
 
     /// The variables of every replica, as JSON. Parameter servers need them too.
@@ -71,10 +68,11 @@ impl Peers {
 
     /// The additional variables of a process that trains. `uid` is the job's uid.
     pub(super) fn of_rank(&self, Rank(rank): Rank, spec: &JobSpec, uid: &str, restarts: u32) -> Vec<Variable> {
-        let (each, rank) = (self.processes, rank as usize);
+        let (each, rank) = (spec.nproc_per_node as usize, rank as usize);
         let (number, process, world) = (rank / each, rank % each, self.trainers.len() * each);
         let (first, Trainer { replica, host, local, .. }) = (self.trainers[0].address, self.trainers[number]);
-        let per_node = if each > 1 { each as u32 } else { spec.gpus_of(replica).unwrap_or(0).max(1) };
+        let per_node = spec.nproc_per_node;
+        let per_node = if per_node > 1 { per_node } else { spec.gpus_of(replica).unwrap_or(0).max(1) };
         let address = first.ip().to_string();
         // Scripts for JAXJobs append `:PORT`, so an IPv6 address needs its brackets.
         let coordinator = if first.is_ipv6() { format!("[{address}]") } else { address.clone() };

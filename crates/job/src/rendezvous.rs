@@ -151,7 +151,8 @@ impl<'a> Rendezvous<'a> {
         Environment { tf_config, variables }
     }
 
-    /// TF_CONFIG of one process. `task` has its index in its role. `None` if the job omits TF_CONFIG for a gang of one member.
+    /// TF_CONFIG of one process. `task` has its index in its role. `None` if the job omits TF_CONFIG for a gang of one
+    /// member.
     fn tf_config(&'a self, task: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
         let options @ TfConfigOptions { omit_single, chief_is_master: _, extra } = &self.spec.tf_config;
         let sizes = self.sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, &sizes.tf_config));
@@ -190,24 +191,17 @@ pub enum ConfigBody<'a> {
 
 impl<'a> ConfigBody<'a> {
     fn of_several(environments: impl Iterator<Item = Environment<'a>>) -> Self {
-        let environments: Vec<Environment<'a>> = environments.collect();
-        let is_shared = |name: &str| {
-            let mut values = environments.iter().map(|environment| environment.variables.get(name));
-            let first = values.next().flatten();
-            values.all(|value| value == first)
-        };
+        let mut environments: Vec<Environment<'a>> = environments.collect();
+        let mut shared = environments[0].variables.clone();
+        shared.retain(|name, value| environments.iter().all(|other| other.variables.get(name) == Some(value)));
         let own = |environment: &Environment<'a>| {
-            let own = environment.variables.iter().filter(|(name, _)| !is_shared(name));
+            let own = environment.variables.iter().filter(|(name, _)| !shared.contains_key(*name));
             let own = own.map(|(name, value)| (*name, value.json()));
             let task = environment.tf_config.as_ref().map(|config| (env::TF_CONFIG, config.only_task()));
             own.chain(task).collect()
         };
         let each = environments.iter().map(own).collect();
-        let names: Vec<&str> = environments[0].variables.keys().copied().filter(|name| is_shared(name)).collect();
-        let mut environments = environments;
-        let mut all = environments.swap_remove(0);
-        all.variables.retain(|name, _| names.contains(name));
-        Self::Several { all, each }
+        Self::Several { all: Environment { variables: shared, ..environments.swap_remove(0) }, each }
     }
 }
 
