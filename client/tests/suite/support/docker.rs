@@ -5,16 +5,24 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 const ENGINE: &str = "/var/run/docker.sock";
 
+fn ended(arguments: &[&str]) -> Output {
+    Command::new("docker").args(arguments).env("DOCKER_BUILDKIT", "0").output().unwrap()
+}
+
 /// Runs the docker command and returns its output.
 #[track_caller]
 pub(crate) fn docker(arguments: &[&str]) -> String {
-    let ended = Command::new("docker").args(arguments).env("DOCKER_BUILDKIT", "0").output().unwrap();
+    stdout_of(arguments, ended(arguments))
+}
+
+#[track_caller]
+fn stdout_of(arguments: &[&str], ended: Output) -> String {
     assert!(ended.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&ended.stderr));
     String::from_utf8(ended.stdout).unwrap().trim().to_owned()
 }
@@ -53,12 +61,9 @@ impl Image {
         std::fs::write(context.path().join("Dockerfile"), dockerfile).unwrap();
         let arguments = ["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()];
         // Under load, the engine's old builder seldom loses the image of the previous step.
-        let first = Command::new("docker").args(arguments).env("DOCKER_BUILDKIT", "0").output().unwrap();
-        if String::from_utf8_lossy(&first.stderr).contains("unable to find image") {
-            docker(&arguments);
-            return;
-        }
-        assert!(first.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&first.stderr));
+        let first = ended(&arguments);
+        let is_lost = String::from_utf8_lossy(&first.stderr).contains("unable to find image");
+        stdout_of(&arguments, if is_lost { ended(&arguments) } else { first });
     }
 
     /// The instruction that labels this test's images. `drop` finds the images by the label, even images without a
