@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState};
 use protocol::code::CodeId;
+use protocol::env::RANK;
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
@@ -32,6 +33,19 @@ pub struct Assignment {
     pub code: Option<CodeId>,
     /// The changes to the agent's own environment for each main process; never empty.
     pub environments: Vec<EnvChanges>,
+}
+
+impl Assignment {
+    /// Whether the run has several main processes.
+    pub fn has_several(&self) -> bool {
+        self.environments.len() > 1
+    }
+
+    /// The rank of the main process with this index, according to its environment.
+    pub fn rank(&self, index: usize) -> Option<&str> {
+        let (_, rank) = self.environments.get(index)?.iter().find(|(name, _)| name.as_str() == RANK)?;
+        rank.as_deref()
+    }
 }
 
 /// A run that has been started.

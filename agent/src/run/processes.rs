@@ -33,11 +33,6 @@ impl MainProcesses {
         Self { each: pids.into_iter().map(MainProcess::Lives).collect(), failed: None }
     }
 
-    /// The number of processes, living or ended.
-    pub fn count(&self) -> usize {
-        self.each.len()
-    }
-
     /// The process ids by index; `None` for a process that has ended.
     pub fn pids(&self) -> impl Iterator<Item = Option<Pid>> {
         self.each.iter().map(|process| if let MainProcess::Lives(pid) = process { Some(*pid) } else { None })
@@ -82,18 +77,14 @@ impl MainProcesses {
         self.each.iter().any(|process| matches!(process, MainProcess::Ended(end) if end.has_left()))
     }
 
-    /// The index of the process whose end is the run's end, and this end. It is the process that failed first, else one
-    /// that exited with [`LEFT`], else the last of all. `None` while it is undecided.
+    /// The index of the process whose end is the run's end, and this end. Call this when no process lives. It is the
+    /// process that failed first, else one that exited with [`LEFT`], else the last of all. `None` if there is no process.
     pub fn decisive(&self) -> Option<(usize, MainEnd)> {
-        let mut ends = self.each.iter().enumerate().filter_map(|(index, process)| match process {
+        let ends = self.each.iter().enumerate().filter_map(|(index, process)| match process {
             MainProcess::Lives(_) => None,
             MainProcess::Ended(end) => Some((index, end)),
         });
-        let (index, end) = match self.failed {
-            Some(failed) => ends.find(|(index, _)| *index == failed)?,
-            None if self.living().is_empty() => ends.max_by_key(|(_, end)| (end.has_left(), end.at))?,
-            None => return None,
-        };
+        let (index, end) = ends.max_by_key(|(index, end)| (Some(*index) == self.failed, end.has_left(), end.at))?;
         Some((index, end.clone()))
     }
 }

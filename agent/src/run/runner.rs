@@ -295,7 +295,7 @@ impl Runner {
         let lasted = Duration::from_millis(at.0.saturating_sub(run.started_at.0));
         let attempt = EndedRun { command: &self.template.command, outcome, stderr: &tail, lasted };
         // Other processes may have run lines although this one could not, for example because a network disk failed.
-        let may_have_run = run.processes.count() > 1 && (others_printed || lasted > ALL_FAIL_LIMIT);
+        let may_have_run = run.assignment.has_several() && (others_printed || lasted > ALL_FAIL_LIMIT);
         let not_started = if *cause == EndCause::Own && !may_have_run { attempt.why_nothing_ran() } else { None };
         // A script that was stopped may have failed a moment before.
         let has_failed = matches!(outcome, ExitOutcome::Code(1..) | ExitOutcome::Signal(_));

@@ -2,7 +2,7 @@
 
 use std::iter::repeat;
 
-use protocol::agent::{CodeStatus, MESSAGES, MESSAGES_OF_SEVERAL, ProcessStatus, RunStatus};
+use protocol::agent::{CodeStatus, MESSAGES_OF_SEVERAL, ProcessStatus, RunStatus, messages_for};
 use protocol::progress::Progress;
 use protocol::warm::WarmState;
 use rustix::process::Pid;
@@ -48,7 +48,7 @@ pub(super) fn status_of(
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
         code,
-        messages: if has_several(phase) { MESSAGES_OF_SEVERAL } else { MESSAGES },
+        messages: messages_for(phase.assignment().map_or(1, |assignment| assignment.environments.len())),
         newest_messages: MESSAGES_OF_SEVERAL,
         warm,
         // Until this run starts, the reports still belong to an earlier run.
@@ -60,13 +60,9 @@ pub(super) fn status_of(
     }
 }
 
-fn has_several(phase: &RunPhase) -> bool {
-    phase.assignment().is_some_and(|assignment| assignment.environments.len() > 1)
-}
-
 /// The processes of a run with several processes.
 fn processes_of(run: &Run, helpers: &[Option<Progress>]) -> Vec<ProcessStatus> {
-    if run.processes.count() == 1 {
+    if !run.assignment.has_several() {
         return vec![];
     }
     let reports = helpers.iter().cloned().chain(repeat(None));

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, ExitReport, FirstSignal};
-use protocol::env::RANK;
 use protocol::ids::Generation;
 use protocol::processes::EndedProcess;
 
@@ -218,8 +217,10 @@ fn kill_when_due(run: Run, kill: Kill, cause: EndCause, now: Now) -> Moved {
 
 /// One of several processes of a run; `None` if the run has only one.
 fn ended_process(assignment: &Assignment, index: usize) -> Option<EndedProcess> {
-    let changes = assignment.environments.get(index).filter(|_| assignment.environments.len() > 1)?;
-    let rank = changes.iter().find(|(name, _)| name.as_str() == RANK).and_then(|(_, rank)| rank.as_ref()?.parse().ok());
+    if !assignment.has_several() {
+        return None;
+    }
+    let rank = assignment.rank(index).and_then(|rank| rank.parse().ok());
     Some(EndedProcess { index: u32::try_from(index).ok()?, rank })
 }
 

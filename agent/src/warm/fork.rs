@@ -43,8 +43,9 @@ type ForkAnswer = io::Result<(UnixStream, WarmAnswer)>;
 /// The forks of one run: its processes, by their index. Dropping this value ends the processes.
 pub(super) struct Forking {
     pipes: Vec<Pipes>,
-    waiting: JoinSet<(usize, ForkAnswer)>,
-    answers: Vec<(usize, ForkAnswer)>,
+    /// The answers that have not come, each with the number of its process.
+    waiting: JoinSet<(u32, ForkAnswer)>,
+    answers: Vec<(u32, ForkAnswer)>,
 }
 
 /// The result of the forks.
@@ -67,13 +68,13 @@ impl Forking {
     pub(super) fn begin(requests: &StdStream, imported: &Environment, starts: &[Start]) -> Result<Self, String> {
         let messages: Vec<_> = starts.iter().map(|start| message(imported, start)).collect::<Result<_, _>>()?;
         let mut forking = Self { pipes: vec![], waiting: JoinSet::new(), answers: vec![] };
-        for (index, (start, message)) in starts.iter().zip(messages).enumerate() {
+        for (number, (start, message)) in (1..).zip(starts.iter().zip(messages)) {
             let (pipes, agent) = request(requests, start)
                 .map_err(|error| format!("cannot send a request to the warm interpreter: {error}"))?;
             forking.pipes.push(pipes);
             // The interpreter forks one process after the other.
-            let limit = FORK_LIMIT * (u32::try_from(index).unwrap_or(u32::MAX - 1) + 1);
-            forking.waiting.spawn(async move { (index, within(limit, exchange(agent, message)).await) });
+            let answer = within(FORK_LIMIT * number, exchange(agent, message));
+            forking.waiting.spawn(async move { (number, answer.await) });
         }
         Ok(forking)
     }
@@ -87,7 +88,7 @@ impl Forking {
 
     /// Call this when all have answered.
     pub(super) fn outcome(mut self) -> Outcome {
-        self.answers.sort_by_key(|(index, _)| *index);
+        self.answers.sort_by_key(|(number, _)| *number);
         let mut cold = None;
         let mut processes = Vec::new();
         for ((_, answer), pipes) in self.answers.into_iter().zip(self.pipes) {

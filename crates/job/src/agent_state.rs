@@ -1,6 +1,6 @@
 //! The state of a replica's agent: its newest answer, or the reason why there is no answer.
 
-use protocol::agent::{MESSAGES, MESSAGES_OF_SEVERAL, RunStatus};
+use protocol::agent::{RunStatus, messages_for};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 use protocol::lease::Standing;
@@ -99,8 +99,7 @@ impl LostRun {
 
     /// The loss of a replica of this many processes whose agent does not know the version of the messages that they need.
     pub fn of_other_version(status: &RunStatus, processes: u32) -> Self {
-        let needed = if processes == 1 { MESSAGES } else { MESSAGES_OF_SEVERAL };
-        let messages = status.messages.max(status.newest_messages);
+        let (needed, messages) = (messages_for(processes as usize), status.newest_messages());
         Self::hopeless(format!(
             "its agent has version {messages} of the messages, and this master has version {needed}: use an agent of \
              the master's version; if the agent is in the image, build the image again"

@@ -75,6 +75,11 @@ pub const MESSAGES: u32 = 2;
 /// The version that a run of several processes needs: the newest that this program knows.
 pub const MESSAGES_OF_SEVERAL: u32 = 3;
 
+/// The version of the messages that a run of this many processes needs.
+pub fn messages_for(processes: usize) -> u32 {
+    if processes > 1 { MESSAGES_OF_SEVERAL } else { MESSAGES }
+}
+
 /// The answer of `GET /status`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,9 +163,13 @@ impl RunStatus {
     /// Whether a master with this program's versions of the messages can use this agent for a replica of this many
     /// processes.
     pub fn is_fit_for(&self, processes: u32) -> bool {
-        let needed = if processes == 1 { MESSAGES } else { MESSAGES_OF_SEVERAL };
-        let newest = self.messages.max(self.newest_messages);
-        (MESSAGES..=MESSAGES_OF_SEVERAL).contains(&self.messages) && needed <= newest
+        let is_known = (MESSAGES..=MESSAGES_OF_SEVERAL).contains(&self.messages);
+        is_known && messages_for(processes as usize) <= self.newest_messages()
+    }
+
+    /// The newest version of the messages that the agent knows.
+    pub fn newest_messages(&self) -> u32 {
+        self.messages.max(self.newest_messages)
     }
 
     /// The newest step and values of the script: those of the helper, or posted ones if the helper has no step. `None`
@@ -178,10 +187,10 @@ impl RunStatus {
         self.processes.iter().enumerate().filter_map(with_pid).collect()
     }
 
-    /// Whether this status contains news since the earlier status `known`. Usage, posts, the state of
-    /// single processes and the log's base are no news. Of
-    /// a script's reports, only two are news: the first report, and the first report with a step. Until the run exits,
-    /// neither the beginning of a stop nor the end of the main process is news. Every other change is news.
+    /// Whether this status contains news since the earlier status `known`. Usage, posts, the state of single processes and
+    /// the log's base are no news. Of a script's reports, only two are news: the first report, and the first report with a
+    /// step. Until the run exits, neither the beginning of a stop nor the end of a main process is news. Every other change
+    /// is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let (helper, posted) = (known.helper.clone(), known.posted.clone());

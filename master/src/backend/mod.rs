@@ -1,6 +1,5 @@
 //! The trait of the back ends, which run pods, and the table of pods that they watch. Their methods are declarative, so a
-//! retry is safe. A back end does not judge
-//! readiness: a pod is ready when its agent answers.
+//! retry is safe. A back end does not judge readiness: a pod is ready when its agent answers.
 
 pub mod joined;
 pub mod kube;

@@ -5,7 +5,6 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use protocol::env::RANK;
 use protocol::processes::rank_label;
 use rustix::process::{Pid, Signal};
 use tracing::warn;
@@ -110,25 +109,15 @@ impl Runner {
 
     fn have_started(&mut self, started: Vec<(Pid, Pipes)>) {
         let (pids, pipes): (Vec<_>, Vec<_>) = started.into_iter().unzip();
-        let labels = self.labels().into_iter().map(Some).chain(std::iter::repeat(None));
-        let outputs = pipes.into_iter().zip(labels).map(|(pipes, label)| ProcessOutput { pipes, label }).collect();
+        let assignment = self.state.phase.assignment().filter(|assignment| assignment.has_several());
+        let label = |index: usize| {
+            let rank = assignment?.rank(index);
+            Some(rank.map_or_else(|| rank_label(index), rank_label))
+        };
+        let output = |(index, pipes)| ProcessOutput { pipes, label: label(index) };
+        let outputs = pipes.into_iter().enumerate().map(output).collect();
         self.run_output = RunOutput::read(outputs, &self.output);
         self.apply(Event::Started(pids));
-    }
-
-    /// The labels of the lines of several processes.
-    fn labels(&self) -> Vec<String> {
-        let environments = self.state.phase.assignment().map_or(&[][..], |assignment| &assignment.environments);
-        if environments.len() == 1 {
-            return vec![];
-        }
-        let rank = |changes: &EnvChanges| {
-            let (_, rank) = changes.iter().find(|(name, _)| name.as_str() == RANK)?;
-            rank.clone()
-        };
-        let label =
-            |(index, changes): (usize, &EnvChanges)| rank_label(rank(changes).unwrap_or_else(|| index.to_string()));
-        environments.iter().enumerate().map(label).collect()
     }
 
     fn fail_to_start(&mut self, error: &io::Error) {
